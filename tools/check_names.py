@@ -30,7 +30,6 @@ PROSE: Final = re.compile(r"doors?|hears|judged|looks|patience|strangers?|told|w
 PROVIDERS: Final = Path("providers/nodeattest_providers")
 SAME_MEANING: Final = {
     "Metrics": "what a program measures of itself",
-    "Ports": "where a program listens",
     "Settings": "all that a program is told, as one frozen value",
     "parse_object": "strict_json's and strict_yaml's, called through their modules",
     "JsonObject": "of JsonValue",

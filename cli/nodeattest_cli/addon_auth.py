@@ -6,7 +6,7 @@ The sidecar serves plain HTTP only where a flag asks for it. Everything else is 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
@@ -24,8 +24,8 @@ from nodeattest_identity.addon.sidecar.caller import CallerVerifier
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.issuer.documents import UrlError, issuer_url
 from nodeattest_identity.issuer.keys import KeysError
+from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_identity.proxy.request import PathRule, parse_rule
-from nodeattest_identity.proxy.server import ProxyLimits
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_trusted_keys
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, discover
 from nodeattest_kube.client import ApiClient
@@ -88,7 +88,7 @@ async def gateway(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
             request_seconds=flags["max_request_duration"],
         ),
     )
-    await gateway_service.run(settings, api_client(flags["kubeconfig"]), started=lambda _: None)
+    await gateway_service.run(settings, api_client(flags["kubeconfig"]))
 
 
 def _rules(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[PathRule, ...]:
@@ -149,7 +149,7 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
     keys = _keys(flags)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(keys.aclose)
-        tasks: list[Callable[[], Awaitable[None]]] = [keys.fetch_first]
+        tasks: list[Callable[[], Coroutine[None, None, None]]] = [keys.fetch_first]
         services = None
         if not named:
             services = _services(await stack.enter_async_context(api_client(flags["kubeconfig"])), flags)
@@ -167,9 +167,7 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
             longest_lifetime=flags["longest_lifetime"],
             now=time.time,
         )
-        await sidecar_service.run(
-            settings, verifier, unready_reason=unready_reason, tasks=tasks, started=lambda _: None
-        )
+        await sidecar_service.run(settings, verifier, unready_reason=unready_reason, tasks=tasks)
 
 
 def _sidecar_settings(flags: dict[str, Any]) -> SidecarSettings:

@@ -133,4 +133,4 @@ async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes 
         health=flags["health_bind_address"],
         limits=FrontLimits(**limits),
     )
-    await run_front(settings, api_client(flags["kubeconfig"]), started=lambda _: None)
+    await run_front(settings, api_client(flags["kubeconfig"]))

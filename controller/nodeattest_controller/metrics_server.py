@@ -30,8 +30,8 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.sidecar.caller import bearer
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_identity.proxy.request import RawHeaders
-from nodeattest_identity.proxy.server import RefusalError
 from nodeattest_kube.access_review import review_access
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden

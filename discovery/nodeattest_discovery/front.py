@@ -37,7 +37,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import HealthServer, Listener, Ports, ProgramMetrics, run_server
+from nodeattest_serving.program import HealthServer, Listener, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 
@@ -320,11 +320,10 @@ async def run_front(
     settings: FrontSettings,
     client: ApiClient,
     *,
-    started: Callable[[Ports], None],
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serve until canceled; raises ``SettingsError``. ``started`` gets the ports as soon as all of them listen."""
+    """Serve until canceled; raises ``SettingsError``."""
     view = ClusterCache(client, max_stale=settings.max_stale, clock=clock)
     metrics = Metrics()
     async with AsyncExitStack() as stack:
@@ -339,4 +338,4 @@ async def run_front(
         health = None
         if settings.health is not None:
             health = HealthServer(settings.health, {"informers": view.unready_reason}, metrics)
-        await run_server(front, health, (view.run,), started)
+        await run_server(front, health, (view.run,))

@@ -1,10 +1,8 @@
 """Serves issuers' documents from a folder that ``issuer publish`` or the controller ``issuer`` writes.
 
-A file is read for each request. It is served only if it is what its path says: a configuration of the issuer that this
-path belongs to, or a key set without a private member. The path alone decides, never the ``Host`` header: a cache in
-front may use the path as its key.
-GET and HEAD, with or without a final slash; query and ``Accept`` are ignored (kube-apiserver refuses HEAD with 405, and
-``Accept: application/json`` on the key set with 406, which some relying parties send). Every other path is 404.
+A file is served only if it is what its path says: a configuration of the issuer that this path belongs to, or a key set
+without a private member. The path alone decides: a cache in front may use it as its key. ``Accept`` is ignored, because
+relying parties send ``application/json`` for key sets, too.
 Source: OpenID Connect Discovery 1.0 §4; Kubernetes pkg/routes/openidmetadata.go; RFC 9110 §8.8.3, §13.1.2 and §15.5.6.
 """
 
@@ -40,7 +38,7 @@ from nodeattest_identity.publish.store import DirectoryStore, PublishError
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import HealthServer, Listener, Ports, ProgramMetrics, run_server
+from nodeattest_serving.program import HealthServer, Listener, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _MAX_AGE: Final = 7 * 24 * 3600
@@ -167,8 +165,8 @@ def document_reply(request: web.BaseRequest, body: bytes, headers: Mapping[str, 
     return Reply(status=HTTPStatus.OK, body=body, headers=headers)
 
 
-async def run(settings: ServeSettings, *, started: Callable[[Ports], None]) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+async def run(settings: ServeSettings) -> None:
+    """Serve until cancelled; raises ``SettingsError``."""
     folder, metrics, tls = DocumentFolder(settings), Metrics(), None
     if reason := folder.unready_reason():
         raise SettingsError(reason)
@@ -185,4 +183,4 @@ async def run(settings: ServeSettings, *, started: Callable[[Ports], None]) -> N
     health = None
     if settings.health is not None:
         health = HealthServer(settings.health, {"documents": folder.unready_reason}, metrics)
-    await run_server(listener, health, (), started)
+    await run_server(listener, health, ())

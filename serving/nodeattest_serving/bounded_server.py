@@ -1,10 +1,7 @@
-"""A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
+"""A TCP or TLS server with connection limits that hold before the handshake, per client and in total.
 
-At a limit, a new connection replaces another one (``ConnectionSlots``). A handshake that takes too long is aborted, and
-handshakes begin at a bounded rate, round robin among clients. If clients can be authenticated by their handshake or
-their address, the other connections have slots of their own. Connections from outside the allowed networks are closed
-at accept.
-Out of scope: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
+At a limit, a new connection replaces another one (``ConnectionSlots``). Handshakes begin at a bounded rate, round robin
+among clients. Clients that their handshake authenticates have slots of their own.
 """
 
 from __future__ import annotations
@@ -31,14 +28,13 @@ _MAX_PORT: Final = 65_535
 _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
 _HANDSHAKES: Final = 256.0
-"""A second, if no connection is authenticated by its handshake: each costs some 2 ms."""
+"""A second: each costs some 2 ms."""
 _UNSENT: Final = 32 * 1024
 """Encrypted bytes that wait for a slow client before those that are not encrypted yet wait, too."""
 RECEIVE_BUFFER: Final = 24 * 1024
-"""Bytes of a connection in the kernel, which takes twice as many. asyncio reads all of them at once, and with TLS holds
-them three times, so they are most of what a connection costs whose other side does not read."""
+"""Bytes of a connection in the kernel. asyncio reads all of them at once, and TLS holds them three times."""
 _BACKLOG: Final = 1024
-"""Connections that the kernel has accepted: above, it drops a client's packet, which comes again after a second."""
+"""Connections that wait to be accepted: above, the kernel drops a client's packet, which comes again after a second."""
 _LOG_PERIOD: Final = 60.0
 """Seconds between two log lines about connections from outside the allowed networks."""
 _IPV6_CLIENT: Final = 64
@@ -86,33 +82,22 @@ class ConnectionLimits:
     """In total; each costs some 300 KiB, most of it TLS buffers, before any authentication."""
     connections_of_client: int = 64
     connection_seconds: float = 15.0
-    """For the whole life of a connection after its handshake, which has five: one request takes milliseconds.
-
-    If connections are kept, the answer after this is the last one.
-    """
+    """Lifetime of a connection after its handshake; a kept connection ends with the first response after it."""
     idle_seconds: float | None = None
-    """Connections are kept for further requests, and each must be here so long after the answer before it.
-
-    None: a connection ends after one answer.
-    """
+    """Between two requests of a kept connection; None: a connection ends after one response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnauthenticatedLimits:
-    """Limits of unauthenticated connections, in addition to those of authenticated ones.
-
-    Before its handshake every connection is unauthenticated.
-    """
+    """Limits of connections that their handshake does not authenticate, in addition to those of the others."""
 
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
     connections: int
-    handshakes: float
-    """A second: ``connections`` divided by it are the seconds that each handshake has at least."""
+    handshakes: float = _HANDSHAKES
+    """A second; ``connections`` divided by it are the seconds that each handshake has at least."""
 
 
 class _PendingConnection(asyncio.Protocol):
-    """A connection before its handshake."""
-
     def __init__(self, on_connect: Callable[[asyncio.BaseTransport], None]) -> None:
         self._on_connect = on_connect
 
@@ -132,10 +117,9 @@ class BoundedServer(ABC):
         unauthenticated: UnauthenticatedLimits | None = None,
         allowed: Collection[IPNetwork] = (),
     ) -> None:
-        """``tls``: None for plain HTTP, behind a proxy of ours or on a trusted network.
+        """``tls``: None for plain HTTP. ``allowed``: networks that clients may connect from; empty: any.
 
         ``unauthenticated``: None if no connection is authenticated by its handshake; then ``limits`` hold for all.
-        ``allowed``: networks that clients may connect from; empty: any.
         """
         self.port = 0
         """The port that it listens on; the chosen one if 0 was asked for."""
@@ -148,9 +132,9 @@ class BoundedServer(ABC):
         self._anonymous = self._slots
         """Slots of unauthenticated connections."""
         self._turns = FairSemaphore(limit=1, timeout=_HANDSHAKE)
-        self._pause = 1 / (_HANDSHAKES if unauthenticated is None else unauthenticated.handshakes)
+        self._handshakes_per_second = _HANDSHAKES
         if unauthenticated is not None:
-            most = unauthenticated.connections
+            most, self._handshakes_per_second = unauthenticated.connections, unauthenticated.handshakes
             self._anonymous = ConnectionSlots(most, most, self._reject)
         self._allowed = allowed
         self._disallowed_log = RateLimiter(burst=1, per_second=1 / _LOG_PERIOD, clock=time.monotonic)
@@ -211,7 +195,6 @@ class BoundedServer(ABC):
             slots.request_ended(transport, authenticated=authenticated)
 
     def _on_connect(self, accepted: asyncio.BaseTransport) -> None:
-        """Accept a connection, or abort it."""
         transport = cast("asyncio.Transport", accepted)
         peer = transport.get_extra_info("peername")
         client = client_of(peer)
@@ -233,7 +216,7 @@ class BoundedServer(ABC):
         """Do the TLS handshake; any failure ends the connection."""
         secured: asyncio.Transport | None = None
         try:
-            if not await take_turn(self._turns, client, self._pause):
+            if not await self.await_turn(client):
                 self.on_reject()
                 return
             if not self._anonymous.take(client, transport):
@@ -260,6 +243,15 @@ class BoundedServer(ABC):
     def _reject(self) -> None:
         self.on_reject()
 
+    async def await_turn(self, client: str) -> bool:
+        """Wait for a client's turn to begin a handshake; False: too many wait."""
+        try:
+            async with self._turns.acquire(client):
+                await asyncio.sleep(1 / self._handshakes_per_second)
+        except Unavailable:
+            return False
+        return True
+
     def _is_allowed(self, peer: object) -> bool:
         """Return whether a client may connect; log at most one a minute that may not."""
         address = _address_of(peer)
@@ -284,16 +276,6 @@ class BoundedServer(ABC):
                 return
         self._open[protocol] = slots, transport
         protocol.connection_made(spoken)
-
-
-async def take_turn(turns: FairSemaphore, client: str, pause: float) -> bool:
-    """Wait for a client's turn, which lasts ``pause`` seconds, to begin a handshake; False: too many wait."""
-    try:
-        async with turns.acquire(client):
-            await asyncio.sleep(pause)
-    except Unavailable:
-        return False
-    return True
 
 
 def client_of(peer: object) -> str:

@@ -1,8 +1,6 @@
 """An HTTP/1.1 server by aiohttp's public interface: bounded in bytes and in time before a request is handled.
 
-A header that exceeds its time or size is refused, and its connection ends. aiohttp refuses every ambiguous framing, and
-bounds how many requests wait behind the one that is answered. A client that does not read its response is disconnected.
-Bodies are passed unchanged, also compressed ones. Every refusal with one status is the same bytes, whatever its cause.
+aiohttp refuses ambiguous framing. A client that does not read its response is disconnected. Bodies stay compressed.
 Out of scope: connections (``bounded_server``), how much of a body a handler reads.
 Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; apimachinery metav1.Status.
 """
@@ -13,11 +11,12 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -28,12 +27,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_parsing.values import JsonObject
-from nodeattest_serving.bounded_server import (
-    BindAddress,
-    BoundedServer,
-    ConnectionLimits,
-    UnauthenticatedLimits,
-)
+from nodeattest_serving.bounded_server import BindAddress, BoundedServer, ConnectionLimits, UnauthenticatedLimits
 
 _LINGER: Final = 1.0
 """Seconds to keep reading after an early response: a reset could overtake the response."""
@@ -133,11 +127,6 @@ class HttpLimits:
     """Between two requests of a connection."""
     unread_seconds: float
     """How long a response waits for a client that does not read."""
-
-
-RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Lifetime = Callable[[asyncio.Transport], float | None]
-"""Returns the seconds after which a connection is aborted; None: it has no limit."""
 
 
 class _LastResponse(web.Response):
@@ -312,9 +301,9 @@ def _half_close(transport: asyncio.Transport) -> None:
 class _Server(web.Server):
     """aiohttp's server of ``ServerConnection``."""
 
-    def __init__(self, listener: HttpListener, *, handler_cancellation: bool) -> None:
+    def __init__(self, listener: HttpListener) -> None:
         self.listener = listener
-        super().__init__(self._answer, request_factory=_new_request, handler_cancellation=handler_cancellation)
+        super().__init__(self._answer, request_factory=_new_request, handler_cancellation=listener.cancels_requests)
 
     def __call__(self) -> ServerConnection:
         return ServerConnection(self, self.listener)
@@ -323,7 +312,7 @@ class _Server(web.Server):
         connection = request.protocol
         assert isinstance(connection, ServerConnection)  # noqa: S101 - for the type checker: we make no others
         try:
-            answer = await self.listener.handler(request)
+            answer = await self.listener.answer(request)
             upgrades = request.method == "CONNECT" or "Upgrade" in request.headers
             if upgrades and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
                 answer.force_close()  # what follows a declined upgrade is of another protocol
@@ -354,32 +343,39 @@ def _new_request(
 class HttpListener(BoundedServer):
     """A bounded server on one address, and the HTTP server behind it while it runs."""
 
+    cancels_requests: ClassVar[bool] = False
+    """Whether a client that disconnects cancels its request."""
+
     def __init__(
         self,
-        handler: RequestHandler,
         address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
         http: HttpLimits,
         *,
-        refuse: Callable[[InvalidRequest], Reply],
-        lifetime: Lifetime,
-        handler_cancellation: bool = False,
         unauthenticated: UnauthenticatedLimits | None = None,
         allowed: Collection[IPNetwork] = (),
     ) -> None:
-        """``refuse``: returns the reply to what is no request. Others: see ``BoundedServer``.
-
-        ``handler_cancellation``: a client that disconnects cancels its request.
-        """
         super().__init__(address, tls, limits, unauthenticated=unauthenticated, allowed=allowed)
-        self.handler, self.http, self.lifetime, self.refuse = handler, http, lifetime, refuse
-        self._handler_cancellation = handler_cancellation
+        self.http = http
         self._server: _Server | None = None
+
+    @abstractmethod
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request."""
+
+    def refuse(self, kind: InvalidRequest) -> Reply:
+        """Return the reply to what is no request."""
+        is_ours = kind is InvalidRequest.INTERNAL_ERROR
+        return refusal(HTTPStatus.INTERNAL_SERVER_ERROR if is_ours else HTTPStatus.BAD_REQUEST)
+
+    def lifetime(self, _connection: asyncio.Transport, /) -> float | None:
+        """Return the seconds after which a connection is aborted; None: it has no limit."""
+        return None
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` if the address is not available."""
-        self._server = _Server(self, handler_cancellation=self._handler_cancellation)
+        self._server = _Server(self)
         await self.open()
 
     async def stop(self) -> None:

@@ -1,8 +1,6 @@
 """What a program serves: replies to requests, health, metrics and tasks.
 
-Whatever was started is stopped when ``run_server`` ends, however it ends. Signals are the caller's, who cancels.
-Liveness says only that the event loop runs: a program that waits for an API server must not be killed for it. Readiness
-lists every check by name. Who may connect is for the bind address and network policies: nothing here is secret.
+Liveness says only that the event loop runs: a program that waits for an API server must not be killed for it.
 Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``; Prometheus' ``prometheus_build_info``.
 """
 
@@ -11,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -25,14 +22,7 @@ from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers import __version__
 from nodeattest_providers.version import COMMIT, of_checkout
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits, client_of
-from nodeattest_serving.http_server import (
-    HttpLimits,
-    HttpListener,
-    InvalidRequest,
-    Reply,
-    ServerConnection,
-    refusal,
-)
+from nodeattest_serving.http_server import HttpLimits, HttpListener, Reply, ServerConnection, refusal
 
 _PIECE: Final = 64 * 1024
 _HEALTH_LIMITS: Final = ConnectionLimits(
@@ -52,11 +42,7 @@ Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
 
 
 class Listener(HttpListener):
-    """A server for clients whose addresses are all that is known of them; forwarded addresses are ignored.
-
-    A connection ends after one answer, or, with ``idle_seconds``, when no further request comes in that time; and after
-    ``connection_seconds``.
-    """
+    """A server for clients of whom only the address is known; forwarded addresses are ignored."""
 
     def __init__(
         self,
@@ -69,28 +55,21 @@ class Listener(HttpListener):
         allowed: Collection[IPNetwork] = (),
     ) -> None:
         """Others than ``handler``: see ``BoundedServer``."""
-        self._answer = handler
-        self._limits = limits
+        self._handler, self._limits = handler, limits
         idle = limits.connection_seconds if limits.idle_seconds is None else limits.idle_seconds
-        lifetime = limits.connection_seconds + (limits.idle_seconds or 0.0)
-        super().__init__(
-            self._handle,
-            address,
-            tls,
-            limits,
-            HttpLimits(header_seconds=idle, idle_seconds=idle, unread_seconds=limits.connection_seconds),
-            refuse=_refuse,
-            lifetime=lambda _transport: lifetime,
-            unauthenticated=unauthenticated,
-            allowed=allowed,
-        )
+        http = HttpLimits(header_seconds=idle, idle_seconds=idle, unread_seconds=limits.connection_seconds)
+        super().__init__(address, tls, limits, http, unauthenticated=unauthenticated, allowed=allowed)
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    def lifetime(self, _connection: asyncio.Transport, /) -> float:
+        """Return the seconds after which a connection is aborted."""
+        return self._limits.connection_seconds + (self._limits.idle_seconds or 0.0)
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; an exception is logged and answered with 500."""
         transport = request.transport
         client = client_of(None if transport is None else transport.get_extra_info("peername"))
         try:
-            reply = await self._answer(request, client)
+            reply = await self._handler(request, client)
         except Exception:
             log.exception("answering a request failed")
             reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -106,10 +85,7 @@ class Listener(HttpListener):
 
 
 async def _send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.StreamResponse:
-    """Write a reply, and wait until the client has read all but some 200 KiB; ``last``: the connection ends after it.
-
-    By pieces: asyncio's TLS takes a single one whole, however large, and says nothing of what waits.
-    """
+    """Write a reply by pieces, because TLS buffers one of any size. ``last``: the connection ends after it."""
     answer = web.StreamResponse(status=reply.status, headers=reply.all_headers)
     answer.content_length = len(reply.body)
     if last:
@@ -120,11 +96,6 @@ async def _send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.St
             await answer.write(reply.body[start : start + _PIECE])
     await answer.write_eof()
     return answer
-
-
-def _refuse(kind: InvalidRequest) -> Reply:
-    is_ours = kind is InvalidRequest.INTERNAL_ERROR
-    return refusal(HTTPStatus.INTERNAL_SERVER_ERROR if is_ours else HTTPStatus.BAD_REQUEST)
 
 
 HealthCheck = Callable[[], str | None]
@@ -215,35 +186,19 @@ def _text(status: HTTPStatus, text: str) -> Reply:
     return Reply(status=status, body=text.encode(), headers={"Content-Type": _TEXT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Ports that a program listens on."""
-
-    main: int
-    health: int | None
-    """None: not enabled."""
-
-
 async def run_server(
     server: HttpListener,
     health: HealthServer | None,
-    tasks: Iterable[Callable[[], Awaitable[None]]],
-    started: Callable[[Ports], None],
+    tasks: Iterable[Callable[[], Coroutine[None, None, None]]],
 ) -> None:
-    """Serve until canceled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+    """Serve until canceled, and run tasks beside; raises ``SettingsError``."""
     async with AsyncExitStack() as stack:
         for each in (server, health):
             if each is not None:
                 await each.start()
                 stack.push_async_callback(each.stop)
-        ports = Ports(main=server.port, health=None if health is None else health.port)
-        log.info("serving on port %d, health on %s", ports.main, ports.health or "none")
-        started(ports)
+        log.info("serving on port %d, health on %s", server.port, "none" if health is None else health.port)
         async with asyncio.TaskGroup() as group:
             for task in tasks:
-                group.create_task(_run_task(task))
+                group.create_task(task())
             group.create_task(asyncio.Event().wait())
-
-
-async def _run_task(task: Callable[[], Awaitable[None]]) -> None:
-    await task()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -11,7 +10,8 @@ from catalogue import Expected, Row, Verdict, attacks
 
 from nodeattest_identity.addon.gateway.backends import ready_endpoints
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
-from nodeattest_identity.addon.gateway.target import ROOT, StatusError, parse
+from nodeattest_identity.addon.gateway.target import ROOT, parse
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 NAME: Final = "front-proxy-client"
@@ -23,8 +23,8 @@ PLACE: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy/"
 def verdict(action: Callable[[], object]) -> Expected:
     try:
         action()
-    except StatusError as refused:
-        return Expected(Verdict.DENY, str(json.loads(refused.body)["reason"]))
+    except RefusalError as refused:
+        return Expected(Verdict.DENY, refused.reason)
     return Expected(Verdict.ACCEPT, "")
 
 

@@ -16,7 +16,7 @@ from front_kit import Authority
 from polling import until
 from proxy_kit import LOOPBACK, Answer, Script, exchange, fixed, proxy, read_answer, request, upstream
 
-from nodeattest_identity.proxy.server import ProxyLimits
+from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_serving.tls import ServingCertificate
 
 MALLORY = "mallory"

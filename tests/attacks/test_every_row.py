@@ -10,7 +10,7 @@ from pathlib import Path
 from catalogue import FOLDER, ROWS, Surface, Verdict
 
 from nodeattest_authenticator.errors import AgentReason
-from nodeattest_identity.proxy.server import Refusal
+from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_providers.errors import Reason
 
 RUN = [row for row in ROWS.values() if not row.state]

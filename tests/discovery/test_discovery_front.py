@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import ssl
 import time
 from pathlib import Path
@@ -27,7 +28,6 @@ from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.bounded_server import BindAddress
-from nodeattest_serving.program import Ports
 
 OTHER = BootstrapToken("fedcba", "fedcba9876543210")
 
@@ -202,19 +202,22 @@ async def test_the_log_names_token_client_and_decision_and_never_the_proof(
         assert part not in caplog.text
 
 
-async def test_answers_and_connections_over_a_limit_are_counted(authority: Authority, tmp_path: Path) -> None:
+async def test_answers_and_connections_over_a_limit_are_counted(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     certificate, key = authority.certify(tmp_path)
     anywhere, limits = BindAddress(LOOPBACK, 0), FrontLimits(connections=1, connections_of_client=1)
     settings = FrontSettings(address=anywhere, certificate=certificate, key=key, health=anywhere, limits=limits)
-    ports: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
     client = ApiClient(ApiEndpoint(server="https://127.0.0.1:1"))
-    running = asyncio.create_task(run_front(settings, client, started=ports.set_result))
+    caplog.set_level(logging.INFO, "nodeattest_serving.program")
+    running = asyncio.create_task(run_front(settings, client))
     try:
-        listening_at = await ports
+        await until(lambda: "serving on port" in caplog.text)
+        port, health = map(int, re.findall(r"serving on port (\d+), health on (\d+)", caplog.text)[0])
         context = ssl.create_default_context(cadata=authority.pem.decode())
-        _, held = await asyncio.open_connection(LOOPBACK, listening_at.main, ssl=context)
-        assert (await ask(listening_at.main, get(bearer()), authority)).status == 503
-        reader, writer = await asyncio.open_connection(LOOPBACK, listening_at.health)
+        _, held = await asyncio.open_connection(LOOPBACK, port, ssl=context)
+        assert (await ask(port, get(bearer()), authority)).status == 503
+        reader, writer = await asyncio.open_connection(LOOPBACK, health)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: front\r\nConnection: close\r\n\r\n")
         metrics = await reader.read()
         for each in (held, writer):

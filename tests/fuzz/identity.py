@@ -15,11 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from fuzz.target import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY, require, target, text_of
 from nodeattest_identity.addon.gateway import keyset
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, identify, read_trust
-from nodeattest_identity.addon.gateway.target import ROOT, StatusError, parse
+from nodeattest_identity.addon.gateway.target import ROOT, parse
 from nodeattest_identity.addon.sidecar.caller import bearer, require_no_token_in_query
 from nodeattest_identity.issuer import documents as issuer_documents
 from nodeattest_identity.issuer.documents import Configuration, DocumentError, documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request import (
     RawHeaders,
     RequestTarget,
@@ -28,7 +29,6 @@ from nodeattest_identity.proxy.request import (
     request_headers,
     response_headers,
 )
-from nodeattest_identity.proxy.server import Refusal, RefusalError
 from nodeattest_identity.publish import plan as states
 from nodeattest_identity.publish.plan import RETIRE_AFTER, Current, Desired, plan
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
@@ -48,8 +48,8 @@ def _path(raw: str, _data: bytes) -> bool:
     """Read a request's target as aiohttp hands it over, and compare with how kube-apiserver reads it."""
     try:
         found = parse(raw)
-    except StatusError as refusal:
-        json.loads(refusal.body)
+    except RefusalError as refusal:
+        json.loads(refusal.reply().body)
         return False
     path = raw.partition("?")[0]
     parts = path.strip("/").split("/")  # requestinfo.go splitPath
@@ -68,7 +68,7 @@ def _headers(text: str, _data: bytes) -> bool:
     headers = [(key, value) for key, _, value in (line.partition(": ") for line in lines)]
     try:
         who = identify(_TRUST, name or None, headers)
-    except StatusError as refusal:
+    except RefusalError as refusal:
         require(refusal.status.value == 401, "not known is 401")
         return False
     require(name == NAME, "only the front proxy is believed")

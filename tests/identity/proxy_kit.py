@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, SupportsIndex
+from typing import Final, SupportsIndex, TypeVar
 
 from aiohttp import web
 from token_kit import NOW, claims, elliptic, token
 
 from nodeattest_identity.addon.sidecar.caller import CallerVerifier
-from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
+from nodeattest_identity.addon.sidecar.service import Metrics, Sidecar, SidecarSettings
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
+from nodeattest_identity.proxy.forward import ForwardOptions
+from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_identity.proxy.request import read_target
-from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer, Refusal
+from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.http_server import HttpListener
 
 LOOPBACK: Final = "127.0.0.1"
+ANY_PORT: Final = BindAddress(LOOPBACK, 0)
 ISSUER: Final = "https://gateway.example"
 AUDIENCE: Final = "kube-system/dashboard"
+SIDECAR: Final = SidecarSettings(address=ANY_PORT, upstream=ANY_PORT)
+STREAM: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n"
+"""The beginning of an answer that does not end."""
 _LIMIT: Final = 60.0
 """Seconds for one exchange."""
 _HELLO: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+_S = TypeVar("_S", bound=HttpListener)
 
 
 @dataclass
@@ -70,9 +79,6 @@ class Answer:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 def fixed(answer: bytes = _HELLO) -> Script:
     """Answer every request that has no body with the same bytes."""
 
@@ -84,11 +90,26 @@ def fixed(answer: bytes = _HELLO) -> Script:
     return script
 
 
+def after(wanted: bytes, answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") -> Script:
+    """Answer once when these bytes were read, and keep what comes then."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(wanted)
+        writer.write(answer)
+        await reader.read()
+
+    return script
+
+
+async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    """Never answer."""
+    await reader.read()
+
+
 @asynccontextmanager
-async def upstream(script: Script | None = None) -> AsyncGenerator[Seen]:
+async def upstream(script: Script | None = None, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Seen]:
     """Listen as a script says, and keep what came."""
-    seen, tasks = Seen(), set[asyncio.Task[None]]()
-    run = script or fixed()
+    seen, tasks, run = Seen(), set[asyncio.Task[None]](), script or fixed()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kept = bytearray()
@@ -111,7 +132,7 @@ async def upstream(script: Script | None = None) -> AsyncGenerator[Seen]:
             seen.closed += 1
             writer.close()
 
-    server = await asyncio.start_server(serve, LOOPBACK, 0)
+    server = await asyncio.start_server(serve, LOOPBACK, 0, ssl=tls)
     seen.port = server.sockets[0].getsockname()[1]
     try:
         yield seen
@@ -123,35 +144,66 @@ async def upstream(script: Script | None = None) -> AsyncGenerator[Seen]:
 
 
 @asynccontextmanager
+async def running(server: _S) -> AsyncGenerator[_S]:
+    """Run a server."""
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class _AlicesProxy(ProxyServer):
+    """Believes everybody to be Alice."""
+
+    upstream = 0
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        order = ForwardOptions(
+            host=LOOPBACK,
+            port=self.upstream,
+            target=read_target(request.raw_path),
+            deadline=asyncio.get_running_loop().time() + self.limits.request_seconds,
+            inject=(("X-Authenticated-User", "alice"),),
+        )
+        return await self.forwarder.forward(request, order)
+
+
+@asynccontextmanager
 async def proxy(
-    seen: Seen,
-    limits: ProxyLimits | None = None,
-    *,
-    inject: Sequence[tuple[str, str]] = (("X-Authenticated-User", "alice"),),
-    refused: list[Refusal] | None = None,
-    tls: ssl.SSLContext | None = None,
+    seen: Seen, limits: ProxyLimits | None = None, *, tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[int]:
-    """Serve a proxy that believes everybody to be Alice."""
-    limits = limits or ProxyLimits()
-    heard = refused if refused is not None else []
-    async with Forwarder(limits) as forwarder:
+    """Serve a proxy that believes everybody to be Alice; gives its port."""
+    server = _AlicesProxy(ANY_PORT, tls, limits or ProxyLimits(), user_requests=1, clock=lambda: 0.0)
+    server.upstream = seen.port
+    async with running(server):
+        yield server.port
 
-        async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            order = ForwardOptions(
-                host=LOOPBACK,
-                port=seen.port,
-                target=read_target(request.raw_path),
-                deadline=asyncio.get_running_loop().time() + limits.request_seconds,
-                inject=inject,
-            )
-            return await forwarder.forward(request, order)
 
-        server = ProxyServer(handle, BindAddress(LOOPBACK, 0), tls, limits, refused=heard.append)
-        await server.start()
-        try:
-            yield server.port
-        finally:
-            await server.stop()
+@asynccontextmanager
+async def sidecar(
+    seen: Seen,
+    settings: SidecarSettings = SIDECAR,
+    *,
+    audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE}),
+    now: Callable[[], float] = lambda: NOW,
+    metrics: Metrics | None = None,
+) -> AsyncGenerator[Sidecar]:
+    """Serve a sidecar at the time of the tokens."""
+
+    async def keys() -> tuple[VerifyingKey, ...]:
+        return (elliptic().verifying,)
+
+    verifier = CallerVerifier(
+        keys=JWKSCache(keys, monotonic=lambda: 0.0),
+        issuer=ISSUER,
+        audiences=audiences,
+        longest_lifetime=3600.0,
+        now=now,
+    )
+    settings = replace(settings, upstream=BindAddress(LOOPBACK, seen.port))
+    async with running(Sidecar(settings, verifier, metrics or Metrics(), clock=lambda: 0.0)) as server:
+        yield server
 
 
 def request(target: str = "/", *lines: str, method: str = "GET", host: str = "addon.example") -> bytes:
@@ -159,19 +211,26 @@ def request(target: str = "/", *lines: str, method: str = "GET", host: str = "ad
     return "\r\n".join((f"{method} {target} HTTP/1.1", f"Host: {host}", *lines, "", "")).encode("latin-1")
 
 
-async def exchange(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> Answer:
-    """Send bytes and read one answer."""
+@asynccontextmanager
+async def connected(port: int, data: bytes = b"", tls: ssl.SSLContext | None = None) -> AsyncGenerator[Connection]:
+    """Connect, and send bytes; the block ends in bounded time."""
     async with asyncio.timeout(_LIMIT):
         reader, writer = await asyncio.open_connection(LOOPBACK, port, ssl=tls)
         try:
             writer.write(data)
-            return await read_answer(reader)
+            yield reader, writer
         finally:
-            writer.close()
+            writer.transport.abort()
 
 
-async def read_answer(reader: asyncio.StreamReader, *, head: bool = False) -> Answer:
-    """Read one answer; ``head``: that of a HEAD."""
+async def exchange(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> Answer:
+    """Send bytes and read one answer."""
+    async with connected(port, data, tls) as (reader, _):
+        return await read_answer(reader)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    """Read one answer."""
     text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *rest = text[:-4].split("\r\n")
     headers = [(line.partition(":")[0], line.partition(":")[2].strip()) for line in rest]
@@ -179,7 +238,7 @@ async def read_answer(reader: asyncio.StreamReader, *, head: bool = False) -> An
     status = int(first.split()[1])
     body, whole = b"", True
     try:
-        if head or status in {101, 204, 304}:
+        if status in {101, 204, 304}:
             pass
         elif "content-length" in known:
             body = await reader.readexactly(int(known["content-length"]))
@@ -195,68 +254,13 @@ async def read_answer(reader: asyncio.StreamReader, *, head: bool = False) -> An
     return Answer(status, headers, body, whole)
 
 
-@dataclass
-class Time:
-    """What the sidecar takes for now."""
-
-    now: float = float(NOW)
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Running:
-    """A sidecar that listens."""
-
-    port: int
-    service: SidecarService
-    metrics: Metrics = field(repr=False)
-
-    def count(self, name: str) -> float:
-        """Read a counter of the metrics page by its name and label."""
-        lines = self.metrics.render().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-
 def users_token(user: str = "alice", *, lasts: float = 60, **changed: object) -> bytes:
     """Make a token of the gateway, with some claims changed, or left out by None."""
     said = {"sub": user, "aud": AUDIENCE, "exp": NOW + lasts} | changed
     return token(elliptic(), None, claims(**({"issuer": ISSUER} | said)))  # type: ignore[arg-type]
 
 
-def authorization(given: bytes) -> str:
-    """Write the header that carries a token."""
-    return f"Authorization: Bearer {given.decode()}"
-
-
-@asynccontextmanager
-async def sidecar(
-    seen: Seen,
-    settings: SidecarSettings | None = None,
-    *,
-    audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE}),
-    time: Time | None = None,
-) -> AsyncGenerator[Running]:
-    """Serve a sidecar at the time of the tokens."""
-    usual = settings or SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
-    settings, metrics = replace(usual, upstream=BindAddress(LOOPBACK, seen.port)), Metrics()
-
-    async def keys() -> tuple[VerifyingKey, ...]:
-        return (elliptic().verifying,)
-
-    verifier = CallerVerifier(
-        keys=JWKSCache(keys, monotonic=lambda: 0.0),
-        issuer=ISSUER,
-        audiences=audiences,
-        longest_lifetime=3600.0,
-        now=time or Time(),
-    )
-    async with Forwarder(settings.limits) as forwarder:
-        service = SidecarService(settings, verifier, forwarder, metrics, clock=lambda: 0.0)
-        server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)
-        await server.start()
-        try:
-            yield Running(server.port, service, metrics)
-        finally:
-            await server.stop()
+def asked_by(user: str = "alice", *lines: str, target: str = "/", method: str = "GET", **changed: object) -> bytes:
+    """Write a request of a user with a good token."""
+    bearer = f"Authorization: Bearer {users_token(user, **changed).decode()}"  # type: ignore[arg-type]
+    return request(target, bearer, *lines, method=method)

@@ -24,7 +24,7 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from nodeattest_identity.addon.gateway.target import ROOT
-from nodeattest_identity.proxy.server import MAX_HEAD
+from nodeattest_identity.proxy.refusals import MAX_HEAD
 from nodeattest_sandbox.pki import ClusterPki
 
 pytestmark = pytest.mark.conformance

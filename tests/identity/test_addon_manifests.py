@@ -11,7 +11,7 @@ from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.keyset import SECRET_NAME
 from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY
 from nodeattest_identity.addon.gateway.target import GROUP, RESOURCE, SUBRESOURCE, VERSION
-from nodeattest_identity.proxy.server import CONNECTION_BYTES, STALLED_BYTES
+from nodeattest_identity.proxy.refusals import CONNECTION_BYTES, STALLED_BYTES
 from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 

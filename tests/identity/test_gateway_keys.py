@@ -30,8 +30,8 @@ from nodeattest_identity.addon.gateway.keyset import (
     parse_keyset,
     rotate,
 )
-from nodeattest_identity.addon.gateway.target import StatusError
 from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_identity.tokens.jwt import signing_key
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
@@ -65,7 +65,7 @@ def test_a_token_names_its_user_and_one_service_and_ends_within_a_minute(algorit
     assert LIFETIME <= 60
     assert pyjwt.get_unverified_header(token) == {"alg": algorithm, "kid": key.verifying.kid, "typ": "JWT"}
     many = UserInfo(user="jane", groups=tuple(f"group-{number:060}" for number in range(100)))
-    with pytest.raises(StatusError, match="431: expected a name and groups that fit"):
+    with pytest.raises(RefusalError, match="431: expected a name and groups that fit"):
         mint_token(key, "https://gateway.example", many, "a/b", now=0)
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from nodeattest_identity.addon.gateway.backends import EndpointResolver, ServiceEndpoint, ready_endpoints
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
-from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, StatusError, parse
+from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -97,13 +98,13 @@ def test_headers_that_this_kube_apiserver_does_not_write_are_not_read() -> None:
     writes = read_trust(config_map(**besides, requestheader_uid_headers='["X-Remote-Uid"]'))
     assert identify(silent, "front-proxy-client", claimed) == UserInfo(user="jane")
     assert identify(writes, "front-proxy-client", claimed) == UserInfo(user="jane", uid="7")
-    with pytest.raises(StatusError):
+    with pytest.raises(RefusalError):
         identify(writes, "front-proxy-client", [*claimed, ("X-Remote-UID", "another")])
 
 
 @pytest.mark.parametrize("odd", [("X-Remote-Group", ""), ("X-Remote-Extra-", "a"), ("X-Remote-Group", "a" * 70_000)])
 def test_groups_and_extra_that_no_kube_apiserver_writes_are_refused(odd: tuple[str, str]) -> None:
-    with pytest.raises(StatusError, match="401"):
+    with pytest.raises(RefusalError, match="401"):
         identify(TRUST, "front-proxy-client", [("X-Remote-User", "jane"), odd])
 
 
@@ -116,7 +117,7 @@ def test_any_headers_give_an_identity_that_can_be_written_or_a_refusal(
 ) -> None:
     try:
         who = identify(TRUST, common_name, headers)
-    except StatusError:
+    except RefusalError:
         return
     assert common_name == "front-proxy-client"
     assert [value for name, value in headers if name == "X-Remote-User"] == [who.user]
@@ -176,10 +177,10 @@ def test_a_service_is_named_as_in_kube_apiserver_s_own_proxy(name: str, expected
     ],
 )
 def test_names_that_two_readers_could_read_differently_are_refused(place: str) -> None:
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(RefusalError) as refused:
         parse(f"{ROOT}/{place}")
     assert refused.value.status == 400
-    assert "127.0.0.1" not in refused.value.message
+    assert "127.0.0.1" not in refused.value.detail
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
@@ -187,7 +188,7 @@ def test_any_text_gives_one_service_or_a_refusal(text: str) -> None:
     for raw in (text, f"{ROOT}/{text}", f"{SERVICES}/{text}", f"{SERVICES}/a/proxy/{text}"):
         try:
             target = parse(raw)
-        except StatusError:
+        except RefusalError:
             continue
         assert raw.startswith(f"{ROOT}/namespaces/{target.namespace}/services/{target.name}/proxy")
 
@@ -231,7 +232,7 @@ def test_a_port_is_found_by_number_and_by_name_of_the_service(name: str, port: i
         wanted = [ServiceEndpoint("10.0.0.1", port), ServiceEndpoint("fd00::2", port)]
         assert ready_endpoints(service(), found, target(name)) == wanted
         return
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(RefusalError) as refused:
         ready_endpoints(service(), found, target(name))
     assert refused.value.status == 400
 
@@ -246,7 +247,7 @@ def test_a_port_is_found_by_number_and_by_name_of_the_service(name: str, port: i
     ],
 )
 def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(RefusalError) as refused:
         ready_endpoints(service(), endpoints(spoilt), target())
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "2")
     found = ready_endpoints(service(), endpoints(spoilt, address("::ffff:10.0.0.7")), target())
@@ -263,7 +264,7 @@ def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
     ids=["not ready", "nothing", "odd"],
 )
 def test_what_names_no_ready_pod_leads_nowhere(answer: JsonObject) -> None:
-    with pytest.raises(StatusError, match="503: expected a ready endpoint"):
+    with pytest.raises(RefusalError, match="503: expected a ready endpoint"):
         ready_endpoints(service(), answer, target())
 
 
@@ -289,7 +290,7 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
         assert client.requests == 2
         admin.delete(f"{root}/endpoints/dashboard")
         now = 2.0
-        with pytest.raises(StatusError, match="404"):
+        with pytest.raises(RefusalError, match="404"):
             await resolver.resolve(wanted)
 
 
@@ -307,5 +308,5 @@ def test_no_more_addresses_and_ports_are_read_than_kubernetes_own_controller_wri
         assert len(ready_endpoints(service(), many, target())) == 1_000
     bound = 2 * calls(lambda: ready_endpoints(service(), small, target())) + 50_000
     assert calls(lambda: ready_endpoints(service(), larger, target())) < bound
-    with pytest.raises(StatusError):
+    with pytest.raises(RefusalError):
         ready_endpoints(service([*[PORTS[1]] * 1_000, PORTS[0]]), endpoints(address("10.0.0.1")), target())

@@ -1,4 +1,4 @@
-"""Requests and answers pass as they came, streamed, and end in time; what is ambiguous, slow or broken does not pass.
+"""Requests, answers and WebSockets pass as they came, streamed, and end in time; nothing ambiguous or broken passes.
 
 Each test says what the add-on saw, not only what was answered.
 """
@@ -6,143 +6,116 @@ Each test says what the add-on saw, not only what was answered.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
-from typing import Final
+from dataclasses import replace
+from typing import Final, cast
 
 import pytest
 from aiohttp import web
 from polling import until
 from proxy_kit import (
-    LOOPBACK,
-    authorization,
+    ANY_PORT,
+    SIDECAR,
+    STREAM,
+    after,
+    asked_by,
+    connected,
     exchange,
     fixed,
     proxy,
     read_answer,
     request,
+    running,
     sidecar,
+    silent,
     upstream,
-    users_token,
 )
 
-from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer
-from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_identity.proxy.refusals import ProxyLimits
+from nodeattest_identity.proxy.server import ProxyServer
 
 
-async def test_a_request_passes_with_its_raw_target_and_comes_back_with_the_answer() -> None:
-    async with upstream() as seen, proxy(seen) as port:
-        answer = await exchange(port, request("/a%20b/c;v=1?x=%2F..&y", "Accept: text/plain", "Cookie: a=b"))
-        assert (answer.status, answer.body) == (200, b"hello")
-        assert seen.bytes.startswith(b"GET /a%20b/c;v=1?x=%2F..&y HTTP/1.1\r\n")
-        assert seen.values("host") == ["addon.example"]
-        assert seen.values("cookie") == ["a=b"]
-        assert seen.values("x-authenticated-user") == ["alice"]
+async def test_requests_of_one_connection_pass_with_their_raw_target_and_come_back_with_the_answer() -> None:
+    asked = request("/a%20b/c;v=1?x=%2F..&y", "Accept: text/plain", "Cookie: a=b")
+    async with upstream() as seen, proxy(seen) as port, connected(port) as (reader, writer):
+        for _ in range(2):
+            writer.write(asked)
+            answer = await read_answer(reader)
+            assert (answer.status, answer.body) == (200, b"hello")
+        [got] = seen.connections
+        assert got.startswith(b"GET /a%20b/c;v=1?x=%2F..&y HTTP/1.1\r\n")
+        for name, value in (("host", "addon.example"), ("cookie", "a=b"), ("x-authenticated-user", "alice")):
+            assert seen.values(name) == [value] * 2
         assert seen.values("user-agent") == seen.values("accept-encoding") == []
 
 
 async def test_a_connection_error_that_is_not_the_clients_is_answered_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def handle(_request: web.BaseRequest) -> web.StreamResponse:
-        raise ConnectionResetError
+    class Broken(ProxyServer):
+        async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+            raise ConnectionResetError
 
-    server = ProxyServer(handle, BindAddress(LOOPBACK, 0), None, ProxyLimits())
-    await server.start()
-    answer = await exchange(server.port, request())
-    await server.stop()
+    async with running(Broken(ANY_PORT, None, ProxyLimits(), user_requests=1, clock=lambda: 0.0)) as server:
+        answer = await exchange(server.port, request())
     assert (answer.status, json.loads(answer.body)["reason"]) == (500, "InternalError")
     assert "internal error while answering a request" in caplog.text
 
 
-@pytest.mark.parametrize("framing", ["Content-Length: 11", "Transfer-Encoding: chunked"])
-async def test_a_body_passes_in_its_own_framing(framing: str) -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readuntil(b"0\r\n\r\n" if b"chunked" in head else b"hello world")
-        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()
-
-    body = b"b\r\nhello world\r\n0\r\n\r\n" if "chunked" in framing else b"hello world"
-    async with upstream(script) as seen, proxy(seen) as port:
-        answer = await exchange(port, request("/", framing, method="POST") + body)
-        assert answer.status == 201
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [("Content-Length: 11", b"hello world"), ("Transfer-Encoding: chunked", b"b\r\nhello world\r\n0\r\n\r\n")],
+)
+async def test_a_body_passes_in_its_own_framing(framing: str, body: bytes) -> None:
+    async with upstream(after(body[-5:])) as seen, proxy(seen) as port:
+        assert (await exchange(port, request("/", framing, method="POST") + body)).status == 200
         assert framing.encode() in seen.bytes
         assert b"hello world" in seen.bytes
 
 
-async def test_a_stream_arrives_piece_by_piece() -> None:
-    more = asyncio.Event()
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        writer.write(b"7\r\ndata: 1\r\n")
-        await more.wait()
-        writer.write(b"7\r\ndata: 2\r\n0\r\n\r\n")
-        await reader.read()
-
-    async with upstream(script) as seen, proxy(seen) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(request())
-        await reader.readuntil(b"data: 1")
-        more.set()
-        await reader.readuntil(b"data: 2\r\n0\r\n\r\n")
-        writer.close()
-
-
-async def test_an_answer_that_begins_before_the_bodys_end_is_not_due_when_the_body_ends() -> None:
+async def test_an_answer_that_begins_before_the_bodys_end_is_streamed_and_not_due_when_the_body_ends() -> None:
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST"):
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+            writer.write(STREAM)
             await reader.readuntil(b"end")
             await more.wait()
             writer.write(b"1\r\nb\r\n0\r\n\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.5)) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(request("/", "Content-Length: 6", method="POST") + b"the")
-        await reader.readuntil(b"1\r\na\r\n")
+    posted = request("/", "Content-Length: 6", method="POST") + b"the"
+    async with (
+        upstream(script) as seen,
+        proxy(seen, ProxyLimits(answer_seconds=0.5)) as port,
+        connected(port, posted) as (reader, writer),
+    ):
+        await reader.readuntil(b"hi\r\n")
         writer.write(b"end")
         for overdue in (request(), request("/", "Content-Length: 1", method="PUT") + b"x"):
             assert (await exchange(port, overdue)).status == 504
         more.set()
         assert await reader.readuntil(b"0\r\n\r\n") == b"1\r\nb\r\n0\r\n\r\n"
-        writer.close()
-
-
-async def test_a_connection_is_kept_for_further_requests() -> None:
-    async with upstream() as seen, proxy(seen) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        for _ in range(3):
-            writer.write(request())
-            assert (await read_answer(reader)).body == b"hello"
-        writer.close()
-        assert len(seen.connections) == 1
 
 
 async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is_cut_off_by_a_reset() -> None:
-    script = fixed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(request().replace(b"HTTP/1.1", b"HTTP/1.0", 1))
-        await reader.readuntil(b"half")
+    asked = request().replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    async with (
+        upstream(fixed(STREAM)) as seen,
+        proxy(seen, ProxyLimits(request_seconds=3)) as port,
+        connected(port, asked) as (reader, _),
+    ):
+        await reader.readuntil(b"hi")
         with pytest.raises(ConnectionResetError):
             await reader.read()
-        writer.close()
 
 
 async def test_what_is_compressed_is_never_unpacked() -> None:
     """CVE-2026-69243, CVE-2026-69244 and CVE-2026-59881 of aiohttp; neither of these bodies can be unpacked."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"no-gzip")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nbomb")
-        await reader.read()
-
-    async with upstream(script) as seen, proxy(seen) as port:
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nbomb"
+    async with upstream(after(b"no-gzip", packed)) as seen, proxy(seen) as port:
         lines = ("Content-Encoding: gzip", "Content-Length: 7")
         got = await exchange(port, request("/", *lines, method="PUT") + b"no-gzip")
         assert (got.body, got.all("Content-Encoding")) == (b"bomb", ["br"])
@@ -197,19 +170,14 @@ SMUGGLED: Final = {  # beside D10-40 to D10-51 of the attack catalogue
 }
 
 
-@pytest.mark.parametrize("what", sorted(SMUGGLED))
+@pytest.mark.parametrize("what", SMUGGLED)
 async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
-    async def reads_all(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    head = f"POST / HTTP/1.1\r\nHost: a\r\n{authorization(users_token())}\r\n".encode()
-    async with upstream(reads_all) as seen, sidecar(seen) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(head + SMUGGLED[what])
-        assert (await read_answer(reader)).status == 400
-        assert b" 200 " not in await reader.read()
-        writer.close()
-        await until(lambda: running.service.in_flight == 0)
+    data = asked_by(method="POST").removesuffix(b"\r\n") + SMUGGLED[what]
+    async with upstream(silent) as seen, sidecar(seen) as server:
+        async with connected(server.port, data) as (reader, _):
+            assert (await read_answer(reader)).status == 400
+            assert b" 200 " not in await reader.read()
+        await until(lambda: server.in_flight == 0)
         assert b"/admin" not in seen.bytes
         assert seen.values("x-authenticated-user") in ([], ["alice"])
         assert b"root" not in seen.bytes
@@ -233,44 +201,110 @@ async def test_many_fields_of_usual_size_are_431_and_reach_nobody() -> None:
 async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_after_a_request() -> None:
     async with upstream() as seen, proxy(seen, ProxyLimits(header_seconds=1, idle_seconds=0.2)) as port:
         for data, wanted in ((b"", b""), (request(), b"hello")):
-            reader, writer = await asyncio.open_connection(LOOPBACK, port)
-            writer.write(data)
-            assert (await reader.read()).endswith(wanted)
-            writer.close()
+            async with connected(port, data) as (reader, _):
+                assert (await reader.read()).endswith(wanted)
 
 
 async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
     size = 16 << 20
     script = fixed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1, header_seconds=0.5)) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(request())
+    async with (
+        upstream(script) as seen,
+        proxy(seen, ProxyLimits(unread_seconds=0.1, header_seconds=0.5)) as port,
+        connected(port, request()) as (reader, _),
+    ):
         await until(lambda: bool(seen.requests))
-        for _ in range(3):  # each ends in a sweep
-            witness, unfinished = await asyncio.open_connection(LOOPBACK, port)
-            unfinished.write(b"GET / HTTP/1.1\r\n")
-            await witness.read()
-            unfinished.close()
+        async with connected(port, b"GET / HTTP/1.1\r\n") as (witness, _):
+            await witness.read()  # ends after longer than a response of our own would wait
         answer = await read_answer(reader)
         assert (answer.status, len(answer.body), answer.whole) == (200, size, True)
-        writer.close()
 
 
 async def test_expect_100_continue_is_answered_once_the_token_holds_and_others_are_417() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"hello")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()
-
-    known, lines = authorization(users_token()), ("Expect: 100-continue", "Content-Length: 5")
-    async with upstream(script) as seen, sidecar(seen) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(request("/", known, *lines, method="POST"))
-        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b"hello")
-        assert (await read_answer(reader)).status == 200
-        writer.close()
+    lines = ("Expect: 100-continue", "Content-Length: 5")
+    async with upstream(after(b"hello")) as seen, sidecar(seen) as server:
+        async with connected(server.port, asked_by("alice", *lines, method="POST")) as (reader, writer):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"hello")
+            assert (await read_answer(reader)).status == 200
         assert seen.values("expect") == []
-        assert (await exchange(running.port, request("/", *lines, method="POST"))).status == 401
-        odd = request("/", known, "Expect: more", "Content-Length: 5", method="POST")
-        assert (await exchange(running.port, odd)).status == 417
+        assert (await exchange(server.port, request("/", *lines, method="POST"))).status == 401
+        odd = asked_by("alice", "Expect: more", "Content-Length: 5", method="POST")
+        assert (await exchange(server.port, odd)).status == 417
+
+
+# WebSockets
+
+KEY: Final = base64.b64encode(b"0123456789abcdef").decode()
+ACCEPT: Final = base64.b64encode(
+    hashlib.sha1(KEY.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
+)
+HANDSHAKE: Final = (
+    "Connection: Upgrade", "Upgrade: websocket", f"Sec-WebSocket-Key: {KEY}", "Sec-WebSocket-Version: 13",
+)  # fmt: skip
+SWITCHING: Final = (
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Accept: %b\r\n\r\n" % ACCEPT
+)
+SIZE: Final = 4 << 20
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(SWITCHING)
+    while piece := await reader.read(1 << 16):
+        writer.write(piece)
+        await writer.drain()
+
+
+async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(SWITCHING)
+    while True:
+        writer.write(b"x" * (1 << 16))
+        await writer.drain()
+
+
+async def test_frames_pass_both_ways_under_the_callers_name_and_end_with_either_side() -> None:
+    asked = asked_by("alice", "X-Authenticated-User: root", *HANDSHAKE)
+    async with upstream(echo) as seen, sidecar(seen) as server:
+        async with connected(server.port, asked + b"came early") as (reader, writer):
+            assert (await read_answer(reader)).status == 101
+            assert await reader.readexactly(10) == b"came early"
+            writer.write(bytes(SIZE))  # is read slowly: a pipe fills up
+            await until(lambda: len(seen.bytes) > 1 << 18)
+            assert await reader.readexactly(SIZE) == bytes(SIZE)
+        await until(lambda: (seen.closed, server.in_flight) == (1, 0))
+        assert seen.values("x-authenticated-user") == ["alice"]
+        assert seen.values("authorization") == []
+
+
+async def test_a_websocket_whose_client_does_not_read_ends_at_both_sides() -> None:
+    settings = replace(SIDECAR, limits=ProxyLimits(forwarded_unread_seconds=0.1))
+    async with (
+        upstream(endless) as seen,
+        sidecar(seen, settings) as server,
+        connected(server.port, asked_by("alice", *HANDSHAKE)) as (reader, writer),
+    ):
+        assert (await read_answer(reader)).status == 101
+        cast("asyncio.Transport", writer.transport).pause_reading()
+        await until(lambda: (seen.closed, server.in_flight) == (1, 0))
+
+
+async def test_a_connection_that_was_asked_to_upgrade_is_used_for_nothing_else() -> None:
+    """CVE-2018-1002105: what is left on it would be the next caller's answer."""
+    script = fixed(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+    async with upstream(script) as seen, sidecar(seen) as server:
+        for user, lines in (("alice", HANDSHAKE), ("bob", ())):
+            answer = await exchange(server.port, asked_by(user, *lines))
+            assert (answer.status, answer.body) == (403, b"no")
+        assert len(seen.connections) == 2
+
+
+async def test_what_is_no_get_of_http_1_1_is_no_upgrade_and_an_answer_to_none_is_none() -> None:
+    async with upstream(fixed(SWITCHING)) as seen, sidecar(seen) as server:
+        post, get = (asked_by("alice", *HANDSHAKE, method=method) for method in ("POST", "GET"))
+        for each in (post, get.replace(b"HTTP/1.1", b"HTTP/1.0", 1)):
+            assert (await exchange(server.port, each)).status == 400
+        assert seen.connections == []
+        assert (await exchange(server.port, asked_by())).status == 502

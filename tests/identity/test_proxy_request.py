@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request import (
     RawHeaders,
     canonical,
@@ -18,7 +19,6 @@ from nodeattest_identity.proxy.request import (
     request_headers,
     response_headers,
 )
-from nodeattest_identity.proxy.server import Refusal, RefusalError
 
 HOST = (b"Host", b"addon.example")
 ALIASES = [

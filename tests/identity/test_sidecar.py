@@ -9,206 +9,172 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
 
 import pytest
 from polling import until
 from proxy_kit import (
     AUDIENCE,
     LOOPBACK,
-    Time,
-    authorization,
+    SIDECAR,
+    STREAM,
+    asked_by,
+    connected,
     exchange,
+    fixed,
     read_answer,
     request,
     sidecar,
+    silent,
     upstream,
     users_token,
 )
-from token_kit import elliptic
+from token_kit import NOW, elliptic
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
-from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.proxy.server import ProxyLimits
+from nodeattest_identity.addon.sidecar.service import Metrics
+from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.bounded_server import BindAddress
 from nodeattest_serving.connection_slots import share_of_owner
 
-USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
+FEW = replace(SIDECAR, limits=ProxyLimits(connections=16))
 
 
-async def test_the_add_on_is_told_who_calls_and_gets_no_token() -> None:
-    given = users_token()
-    async with upstream() as seen, sidecar(seen) as running:
-        answer = await exchange(running.port, request("/a?b=c", authorization(given), "X-Request-Id: mine"))
-        assert (answer.status, answer.body) == (200, b"hello")
-        assert seen.values("x-authenticated-user") == ["alice"]
-        assert seen.values("x-request-id") != ["mine"]
+async def test_each_user_of_a_connection_is_told_as_himself_and_the_add_on_gets_no_token() -> None:
+    async with upstream() as seen, sidecar(seen) as server:
+        async with connected(server.port) as (reader, writer):
+            for user in ("alice", "bob"):
+                writer.write(asked_by(user, "X-Request-Id: mine", target="/a?b=c"))
+                assert (await read_answer(reader)).body == b"hello"
+            writer.write(request())
+            assert (await read_answer(reader)).status == 401
+        assert seen.values("x-authenticated-user") == ["alice", "bob"]
+        assert "mine" not in seen.values("x-request-id")
         assert seen.values("authorization") == []
-        assert given not in seen.bytes
+        assert b"eyJ" not in seen.bytes
 
 
 async def test_403_is_answered_in_the_place_of_401_where_it_is_asked_for() -> None:
-    settings = replace(USUAL, deny_status=HTTPStatus.FORBIDDEN)
-    async with upstream() as seen, sidecar(seen, settings) as running:
-        answer = await exchange(running.port, request())
+    async with upstream() as seen, sidecar(seen, replace(SIDECAR, deny_status=HTTPStatus.FORBIDDEN)) as server:
+        answer = await exchange(server.port, request())
         assert (answer.status, answer.all("WWW-Authenticate")) == (403, [])
 
 
-async def test_only_named_users_and_groups_are_let_through() -> None:
-    settings = replace(USUAL, users=frozenset({"root"}), groups=frozenset({"ops"}))
-    async with upstream() as seen, sidecar(seen, settings) as running:
-        for given, status in (
-            (users_token("root"), 200),
-            (users_token("alice", groups=["dev", "ops"]), 200),
-            (users_token("mallory", groups=["dev"]), 403),
-            (users_token("mallory"), 403),
-        ):
-            assert (await exchange(running.port, request("/", authorization(given)))).status == status
-        assert seen.requests == 2
+@pytest.mark.parametrize(
+    ("user", "groups", "status"),
+    [("root", [], 200), ("alice", ["dev", "ops"], 200), ("mallory", ["dev"], 403), ("mallory", None, 403)],
+)
+async def test_only_named_users_and_groups_are_let_through(user: str, groups: list[str] | None, status: int) -> None:
+    settings = replace(SIDECAR, users=frozenset({"root"}), groups=frozenset({"ops"}))
+    async with upstream() as seen, sidecar(seen, settings) as server:
+        assert (await exchange(server.port, asked_by(user, groups=groups))).status == status
+        assert seen.requests == (status == 200)
 
 
 async def test_groups_are_told_one_a_field_and_only_where_asked_for() -> None:
-    given = users_token(groups=["dev", "system:authenticated"])
-    async with upstream() as seen, sidecar(seen) as running:
-        await exchange(running.port, request("/", authorization(given)))
-        assert seen.values("x-authenticated-groups") == []
-    async with upstream() as seen, sidecar(seen, replace(USUAL, send_groups=True)) as running:
-        await exchange(running.port, request("/", authorization(given), "X-Authenticated-Groups: system:masters"))
-        assert seen.values("x-authenticated-groups") == ["dev", "system:authenticated"]
-        answer = await exchange(running.port, request("/", authorization(users_token(groups=["a,system:masters"]))))
-        assert answer.status == 403
+    asked = asked_by("alice", "X-Authenticated-Groups: system:masters", groups=["dev", "system:authenticated"])
+    for send_groups, told in ((False, []), (True, ["dev", "system:authenticated"])):
+        async with upstream() as seen, sidecar(seen, replace(SIDECAR, send_groups=send_groups)) as server:
+            await exchange(server.port, asked)
+            assert seen.values("x-authenticated-groups") == told
 
 
 async def test_the_log_names_user_audience_key_and_decision_and_no_token_nor_query(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    given, bad = users_token(), users_token("mallory", lasts=-60)
-    async with upstream() as seen, sidecar(seen) as running:
-        await exchange(running.port, request("/?secret=hunter2", authorization(given), "Cookie: c00kie"))
-        await exchange(running.port, request("/?secret=hunter2", authorization(bad)))
-        await exchange(running.port, request("/?access_token=hunter2", authorization(given)))
+    async with upstream() as seen, sidecar(seen) as server:
+        await exchange(server.port, asked_by("alice", "Cookie: c00kie", target="/?secret=hunter2"))
+        await exchange(server.port, asked_by("mallory", target="/?secret=hunter2", lasts=-60))
+        await exchange(server.port, asked_by(target="/?access_token=hunter2"))
     text = "\n".join(record.getMessage() for record in caplog.records)
     kid = elliptic().verifying.kid
     assert f": forwarded, 200; user 'alice', aud {AUDIENCE}, kid '{kid}'" in text
     assert "refused, CredentialsRefused: JWTExpired" in text
-    for secret in ("hunter2", "c00kie", given.decode(), bad.decode(), given.decode().split(".")[1]):
+    for secret in ("hunter2", "c00kie", "eyJ", users_token().decode().split(".")[1]):
         assert secret not in text
 
 
 async def test_unauthenticated_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with upstream() as seen, sidecar(seen) as running:
+    metrics = Metrics()
+    async with upstream() as seen, sidecar(seen, metrics=metrics) as server:
         for _ in range(50):
-            assert (await exchange(running.port, request())).status == 401
-            assert (await exchange(running.port, request("/", authorization(users_token())))).status == 200
-        assert caplog.text.count("CredentialsMissing") == 20
-        assert caplog.text.count("user 'alice'") == 50
-        assert running.count('nodeattest_sidecar_refused_total{reason="CredentialsMissing"}') == 50
+            assert (await exchange(server.port, request())).status == 401
+            assert (await exchange(server.port, asked_by())).status == 200
+        await exchange(server.port, b"no HTTP\r\n\r\n")
+    assert caplog.text.count("CredentialsMissing") == 20
+    assert caplog.text.count("user 'alice'") == 50
+    for reason, count in (("CredentialsMissing", 50), ("RequestMalformed", 1)):
+        assert f'nodeattest_sidecar_refused_total{{reason="{reason}"}} {count}.0' in metrics.render().decode()
 
 
 async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:
-    async def script(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    settings = replace(USUAL, limits=ProxyLimits(max_body=10))
-    async with upstream(script) as seen, sidecar(seen, settings) as running:
-        told = request("/", authorization(users_token()), "Content-Length: 11", method="POST")
-        assert (await exchange(running.port, told)).status == 413
+    async with upstream(silent) as seen, sidecar(seen, replace(SIDECAR, limits=ProxyLimits(max_body=10))) as server:
+        told = asked_by("alice", "Content-Length: 11", method="POST")
+        assert (await exchange(server.port, told)).status == 413
         assert seen.connections == []
-        chunked = request("/", authorization(users_token()), "Transfer-Encoding: chunked", method="POST")
-        answer = await exchange(running.port, chunked + b"b\r\nhello world\r\n0\r\n\r\n")
-        assert answer.status == 413
+        chunked = asked_by("alice", "Transfer-Encoding: chunked", method="POST")
+        assert (await exchange(server.port, chunked + b"b\r\nhello world\r\n0\r\n\r\n")).status == 413
         assert b"hello world" not in seen.bytes
 
 
-async def test_a_connection_serves_users_one_after_another_each_as_himself() -> None:
-    async with upstream() as seen, sidecar(seen) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        for user in ("alice", "bob"):
-            writer.write(request("/", authorization(users_token(user))))
-            assert (await read_answer(reader)).status == 200
-        writer.write(request("/"))
-        assert (await read_answer(reader)).status == 401
-        writer.close()
-        assert seen.values("x-authenticated-user") == ["alice", "bob"]
-
-
 async def test_a_token_counts_while_its_audience_is_ours_and_until_exp_whatever_the_leeway() -> None:
-    ours, time = {AUDIENCE}, Time()
-    given = request("/", authorization(users_token(lasts=60)))
-    async with upstream() as seen, sidecar(seen, audiences=lambda: frozenset(ours), time=time) as running:
-        assert (await exchange(running.port, given)).status == 200
-        ours.clear()
-        assert (await exchange(running.port, given)).status == 503, "no Service is ours"
-        ours.add("kube-system/other")
-        assert (await exchange(running.port, given)).status == 401
-        ours.add(AUDIENCE)
-        time.now += 60
-        assert (await exchange(running.port, given)).status == 401
+    ours, now = {AUDIENCE}, [NOW]
+    async with upstream() as seen, sidecar(seen, audiences=lambda: frozenset(ours), now=lambda: now[0]) as server:
+        for audience, later, status in ((AUDIENCE, 0, 200), ("", 0, 503), ("a/b", 0, 401), (AUDIENCE, 60, 401)):
+            ours.clear()
+            ours.update({audience} - {""})
+            now[0] = NOW + later
+            assert (await exchange(server.port, asked_by(lasts=60))).status == status
         assert seen.requests == 1
 
 
 async def test_an_upstream_connection_with_a_broken_body_is_used_for_no_other_request() -> None:
-    async with upstream() as seen, sidecar(seen) as running:
-        _, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(request("/", authorization(users_token()), "Content-Length: 100", method="POST") + b"half")
-        await until(lambda: b"half" in seen.bytes)
-        writer.transport.abort()
+    async with upstream() as seen, sidecar(seen) as server:
+        async with connected(server.port, asked_by("alice", "Content-Length: 100", method="POST") + b"half"):
+            await until(lambda: b"half" in seen.bytes)
         await until(lambda: seen.closed == 1)
-        await exchange(running.port, request("/next", authorization(users_token("bob"))))
+        await exchange(server.port, asked_by("bob"))
         assert len(seen.connections) == 2
 
 
 @pytest.mark.parametrize("address", [LOOPBACK, "127.0.0.2"], ids=["the same client", "another client"])
-async def test_unauthenticated_connections_end_no_authenticated_one(address: str) -> None:
-    async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
-        await reader.read()
-
-    settings = replace(USUAL, limits=ProxyLimits(connections=16))
-    async with upstream(streams) as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
+async def test_unauthenticated_connections_end_no_authenticated_one_and_are_counted(address: str) -> None:
+    metrics = Metrics()
+    async with (
+        upstream(fixed(STREAM)) as seen,
+        sidecar(seen, FEW, metrics=metrics) as server,
+        AsyncExitStack() as stack,
+    ):
         live: list[asyncio.StreamReader] = []
         for _ in range(4):
-            reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-            stack.callback(writer.close)
-            writer.write(request("/", authorization(users_token())))
+            reader, _ = await stack.enter_async_context(connected(server.port, asked_by()))
             await reader.readuntil(b"2\r\nhi\r\n")
             live.append(reader)
         for _ in range(40):
-            _, writer = await asyncio.open_connection(LOOPBACK, running.port, local_addr=(address, 0))
+            _, writer = await asyncio.open_connection(LOOPBACK, server.port, local_addr=(address, 0))
             stack.callback(writer.close)
             with suppress(ConnectionError):
                 writer.write(b"GET / HT")
                 await writer.drain()
         if address != LOOPBACK:
-            assert (await exchange(running.port, request("/"))).status == 401
+            assert (await exchange(server.port, request())).status == 401
         assert [reader.at_eof() for reader in live] == [False] * 4
-        assert running.service.in_flight == 4
+        assert server.in_flight == 4
+        assert "nodeattest_sidecar_requests_open 4.0" in metrics.render().decode()
+    assert "nodeattest_sidecar_connections_turned_away_total 0.0" not in metrics.render().decode()
 
 
 async def test_one_user_has_a_share_of_the_connections_whatever_he_may_have_at_once() -> None:
-    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    limits = ProxyLimits(connections=16)
-    async with (
-        upstream(silent) as seen,
-        sidecar(seen, replace(USUAL, limits=limits)) as running,
-        AsyncExitStack() as stack,
-    ):
-        for number in range(share_of_owner(limits.connections)):
-            _, writer = await asyncio.open_connection(LOOPBACK, running.port)
-            stack.callback(writer.close)
-            writer.write(request("/", authorization(users_token())))
-            await until(lambda number=number: running.service.in_flight == number + 1)
-        assert (await exchange(running.port, request("/", authorization(users_token())))).status == 429
+    async with upstream(silent) as seen, sidecar(seen, FEW) as server, AsyncExitStack() as stack:
+        for number in range(share_of_owner(FEW.limits.connections)):
+            await stack.enter_async_context(connected(server.port, asked_by()))
+            await until(lambda number=number: server.in_flight == number + 1)
+        assert (await exchange(server.port, asked_by())).status == 429
 
 
 @pytest.mark.parametrize(

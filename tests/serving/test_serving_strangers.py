@@ -17,9 +17,8 @@ from front_kit import LOOPBACK, Authority, ask, get
 from polling import until
 from virtual import now, run_virtually
 
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, take_turn
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.fair_semaphore import FairSemaphore
 from nodeattest_serving.http_server import Reply
 from nodeattest_serving.program import Listener
 from nodeattest_serving.tls import ServingCertificate
@@ -31,22 +30,23 @@ async def reply(_request: web.BaseRequest, _client: str) -> Reply:
 
 def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> None:
     served: list[tuple[str, float]] = []
+    few = UnauthenticatedLimits(is_unauthenticated=lambda _: True, connections=9, handshakes=100.0)
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, ConnectionLimits(), unauthenticated=few)
 
-    async def handshake(turns: FairSemaphore, client: str) -> bool:
-        if may_begin := await take_turn(turns, client, 0.1):
+    async def handshake(client: str) -> bool:
+        if may_begin := await listener.await_turn(client):
             served.append((client, now()))
         return may_begin
 
     async def everybody() -> list[bool]:
-        turns = FairSemaphore(limit=1, timeout=60.0)
         strangers = [f"10.0.0.{number % 100}" for number in range(1000)]
-        return await asyncio.gather(*(handshake(turns, each) for each in (*strangers, "api-server")))
+        return await asyncio.gather(*map(handshake, (*strangers, "api-server")))
 
     *strangers, api_server = run_virtually(everybody())
     assert api_server
     assert strangers.count(True) == 256, "one has its turn, and as many wait"
     assert [client for client, _ in served].index("api-server") == 101
-    assert served[-1][1] > (len(served) - 2) / 10.0
+    assert served[-1][1] > (len(served) - 2) / few.handshakes
 
 
 async def test_a_connection_from_outside_the_allowed_networks_is_closed_before_tls(

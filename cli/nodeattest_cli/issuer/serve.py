@@ -46,4 +46,4 @@ async def serve(**flags: Any) -> None:  # noqa: ANN401 - click passes what the o
         health=flags["health_bind_address"],
         max_age=flags["max_age"],
     )
-    await issuer_server.run(settings, started=lambda _: None)
+    await issuer_server.run(settings)

@@ -1,9 +1,7 @@
 """Forwards one request to one upstream and streams the response back, until a deadline.
 
-The request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure, and never
-stored. ``100 Continue`` is sent once the upstream reads. No redirect is followed, no cookie kept, no environment
-variable used, no connection reused after an upgrade request. At the deadline a response is aborted, so that no client
-takes it for complete.
+The request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure. No redirect is
+followed, no cookie kept. At the deadline a response is aborted, so that no client takes it for complete.
 Source: RFC 9112 §6, §7 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
 """
 
@@ -14,10 +12,9 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Final
 
 from aiohttp import (
     AddrInfoType,
@@ -37,8 +34,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.proxy import upgrade
+from nodeattest_identity.proxy.refusals import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits, Refusal, RefusalError
 from nodeattest_identity.proxy.request import RequestTarget, request_headers, response_headers
-from nodeattest_identity.proxy.server import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits, Refusal, RefusalError
 from nodeattest_kube.transport import AskedResponse
 from nodeattest_serving.bounded_server import RECEIVE_BUFFER
 from nodeattest_serving.http_server import READ_AHEAD
@@ -132,21 +129,19 @@ class _RequestBody:
 
 
 class Forwarder:
-    """Forwards requests; an async context manager that holds the upstream connections."""
+    """Forwards requests, and keeps connections to upstreams."""
 
     def __init__(self, limits: ProxyLimits) -> None:
         self._limits = limits
-        self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> None:
         """Open the pools; a connection for an upgrade request serves no other."""
-        self._session = await self._stack.enter_async_context(self._open(kept=True))
-        self._upgrades = await self._stack.enter_async_context(self._open(kept=False))
-        return self
+        self._session, self._upgrades = self._open(kept=True), self._open(kept=False)
 
-    async def __aexit__(self, *_error: object) -> None:
+    async def close(self) -> None:
         """Close every connection."""
-        await self._stack.aclose()
+        await self._session.close()
+        await self._upgrades.close()
 
     def _open(self, *, kept: bool) -> ClientSession:
         return ClientSession(

@@ -1,16 +1,9 @@
 """The target and the header fields that are forwarded, and the header fields of the response. Pure.
 
-A ``RequestTarget`` means the same to us, to the upstream and to whatever stands between. Nothing is decoded or
-rewritten: what was checked is what is sent. Rules match segment by segment, and never see the query.
-An upstream that folds ``-``, ``_``, ``.``, repetitions of them and case (CGI, WSGI, some routers) sees of every
-identity header only what we inject, one value each. No credential for Kubernetes, no hop-by-hop field, and no field
-that names a user, a group, a tenant or a sender passes. Fields are dropped before ours are added: no ``Connection``
-names ours away.
-Source: RFC 9112 §3.2, RFC 3986 §3.3 and §6.2, RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding);
-CVE-2026-40575 and CVE-2026-41059 (oauth2-proxy), CVE-2025-54576, CVE-2026-48710 (Starlette): each decided on another
-path than the upstream served; CVE-2025-64484 and its relatives in Traefik and oauth2-proxy (an alias passed),
-kube-rbac-proxy #319 (``Connection`` named the identity header); apiserver pkg/server/httplog and
-authentication/request/websocket (a bearer token in ``Sec-WebSocket-Protocol``).
+Nothing is decoded or rewritten: what was checked is what is sent. An upstream that folds ``-``, ``_``, ``.`` and case
+(CGI, WSGI, some routers) sees of every identity header only what we inject, one value each.
+Source: RFC 9112 §3.2, RFC 3986 §3.3 and §6.2, RFC 9110 §7.6.1; RFC 3875 §4.1.18 and PEP 3333 (folding); apiserver
+authentication/request/websocket (a bearer token in ``Sec-WebSocket-Protocol``); the CVEs of the attack catalogue, D10.
 """
 
 from __future__ import annotations
@@ -24,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from multidict import CIMultiDict
 
-from nodeattest_identity.proxy.server import Refusal, RefusalError
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 _MAX_TARGET: Final = 8190
 """Bytes; aiohttp's own limit of a request line."""

@@ -18,8 +18,8 @@ from aiohttp import ClientResponse, hdrs, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_writer import StreamWriter
 
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request import response_headers
-from nodeattest_identity.proxy.server import Refusal, RefusalError
 
 HEADERS: Final = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: "websocket"}
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

@@ -1,12 +1,8 @@
 """What the gateway asks the API server: whether a user may use a service, and to which Pod the service leads.
 
-A SubjectAccessReview repeats kube-apiserver's own by our reading of the path. It closes every gap between the two
-readings, and every way by which a front-proxy certificate reaches the gateway without kube-apiserver's authorizer. All
-aggregated API servers do so.
-Of a service only addresses of Pods in its own namespace count, and never one of this machine, its link or its cloud
-(``nodeattest_kube.addresses``). ExternalName services have no endpoint. What is read is bounded, because the memory
-belongs to the gateway's other users, too. The writer of Endpoints decides where a service leads, as with kube-proxy:
-that is why a token names one service and is of no use for others.
+A SubjectAccessReview repeats kube-apiserver's own, by our reading of the path, as all aggregated API servers do. Of a
+service only addresses of Pods in its own namespace count, and never one of this machine, its link or its cloud. The
+writer of Endpoints decides where a service leads, so a token names one service.
 Source: authorization.k8s.io/v1 SubjectAccessReview; apiserver pkg/authorization/authorizerfactory/delegating.go and
 pkg/endpoints/request/requestinfo.go; Kubernetes pkg/registry/core/service/storage/rest.go (ResourceLocation,
 isValidAddress), pkg/proxy/util (IsProxyableIP).
@@ -23,15 +19,8 @@ from typing import Final
 
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
-from nodeattest_identity.addon.gateway.target import (
-    GROUP,
-    RESOURCE,
-    SUBRESOURCE,
-    VERSION,
-    ServiceTarget,
-    StatusError,
-    unavailable,
-)
+from nodeattest_identity.addon.gateway.target import GROUP, RESOURCE, SUBRESOURCE, VERSION, ServiceTarget, unavailable
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.addresses import TENANT_ADDRESSES
@@ -72,13 +61,13 @@ class SubjectAccessAuthorizer:
         self._in_flight: SingleFlight[_Question, bool] = SingleFlight()
 
     async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
-        """Raise ``StatusError`` unless the user is allowed."""
+        """Raise ``RefusalError`` unless the user is allowed."""
         question = user, target.namespace, target.name, _VERBS.get(method, "")
         allowed = self._cache.get(question)
         if allowed is None:
             allowed = await self._in_flight.share(question, lambda: self._review(question))
         if not allowed:
-            raise StatusError(
+            raise RefusalError(
                 HTTPStatus.FORBIDDEN,
                 f"expected a right to {question[3] or '*'} {RESOURCE}/{SUBRESOURCE} of {GROUP} here, got none",
             )
@@ -121,7 +110,7 @@ class EndpointResolver:
         self._cache: ExpiringCache[tuple[str, str, str], list[ServiceEndpoint]] = ExpiringCache(_MAX_SERVICES, clock)
 
     async def resolve(self, target: ServiceTarget) -> ServiceEndpoint:
-        """Return an endpoint; raises ``StatusError``."""
+        """Return an endpoint; raises ``RefusalError``."""
         key = target.namespace, target.service, target.port
         found = self._cache.get(key)
         if found is None:
@@ -133,7 +122,7 @@ class EndpointResolver:
         try:
             return await self._client.get(paths.core_path(resource, target.service, namespace=target.namespace))
         except NotFound:
-            raise StatusError(
+            raise RefusalError(
                 HTTPStatus.NOT_FOUND, "expected a service with endpoints, got none of this name"
             ) from None
         except ApiError as error:
@@ -142,14 +131,14 @@ class EndpointResolver:
 
 
 def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[ServiceEndpoint]:
-    """List the ready endpoints of a service's port; raises ``StatusError`` where there is none.
+    """List the ready endpoints of a service's port; raises ``RefusalError`` where there is none.
 
     1. The service is not an ExternalName. 2. It has the port. 3. Ready addresses of that port that belong to Pods of
     the namespace and are in a range that Pods may use.
     """
     # 1
     if text(service, "spec", "type") == "ExternalName":
-        raise StatusError(HTTPStatus.BAD_REQUEST, "expected a service of Pods, got one of type ExternalName")
+        raise RefusalError(HTTPStatus.BAD_REQUEST, "expected a service of Pods, got one of type ExternalName")
     # 2
     name = _port_name(items(service, "spec", "ports")[:_MAX_PORTS], target.port)
     # 3
@@ -187,7 +176,7 @@ def _port_name(ports: list[JsonObject], wanted: str) -> str:
     for port in matching:
         if text(port, "protocol") in {"", "TCP"}:
             return text(port, "name")
-    raise StatusError(HTTPStatus.BAD_REQUEST, "expected a TCP port of the service by number or name, as in NAME:PORT")
+    raise RefusalError(HTTPStatus.BAD_REQUEST, "expected a TCP port of the service by number or name, as in NAME:PORT")
 
 
 def _number(port: JsonObject) -> int:

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_identity.addon.gateway.target import StatusError
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
@@ -113,7 +113,7 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
 
 
 def identify(trust: FrontProxyTrust, common_name: str | None, headers: Iterable[tuple[str, str]]) -> UserInfo:
-    """Return the user of a request; raises ``StatusError`` with 401.
+    """Return the user of a request; raises ``RefusalError`` with 401.
 
     ``common_name`` is of the certificate that TLS verified by the trust's CAs; None: there is none.
 
@@ -176,8 +176,8 @@ def _names(config_map: JsonObject, key: str) -> list[str]:
     return names
 
 
-def _unauthorized(message: str) -> StatusError:
-    return StatusError(HTTPStatus.UNAUTHORIZED, message)
+def _unauthorized(message: str) -> RefusalError:
+    return RefusalError(HTTPStatus.UNAUTHORIZED, message)
 
 
 class FrontProxyWatcher:

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
-from nodeattest_identity.addon.gateway.target import StatusError
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_identity.tokens.jwt import SigningKey, mint, read_signing_key, signing_key
 from nodeattest_kube.answers import parse_json
 from nodeattest_kube.client import ApiClient
@@ -249,7 +249,7 @@ def _keyset_of(secret: JsonObject | None) -> KeySet:
 
 
 def mint_token(key: SigningKey, issuer: str, user: UserInfo, audience: str, *, now: float) -> str:
-    """Mint a token at ``now``, seconds since the epoch; raises ``StatusError``."""
+    """Mint a token at ``now``, seconds since the epoch; raises ``RefusalError``."""
     extra: JsonObject = {}
     if user.uid:
         extra["uid"] = user.uid
@@ -257,7 +257,7 @@ def mint_token(key: SigningKey, issuer: str, user: UserInfo, audience: str, *, n
         extra["groups"] = list(user.groups)
     token = mint(key, issuer=issuer, subject=user.user, audience=audience, now=now, lifetime=LIFETIME, extra=extra)
     if len(token) > _MAX_TOKEN:
-        raise StatusError(
+        raise RefusalError(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             f"expected a name and groups that fit into a token of {_MAX_TOKEN} bytes, got {len(token)}",
         )

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from aiohttp import hdrs, web
 
-from nodeattest_identity.addon.gateway.target import StatusError
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_identity.proxy.request import RequestTarget
 
 _SPLIT: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
@@ -122,7 +122,7 @@ def _instead(request: web.BaseRequest, status: int, reference: str | None) -> we
         remedy = f"send the {method} to {reference}, relative to this path"
     made = HTTPStatus.NOT_ACCEPTABLE if reference is not None and with_get else HTTPStatus.NOT_FOUND
     message = f"expected an answer, got a redirect ({status}), which kube-apiserver does not pass on: {remedy}"
-    body = StatusError(made, message).body
+    body = RefusalError(made, message).reply().body
     return web.Response(status=made, body=body, content_type="application/json", headers=_HEADERS)
 
 

@@ -1,9 +1,7 @@
 """A gateway: discovery documents for kube-apiserver, key sets for anyone, services for users.
 
 A request is forwarded only if kube-apiserver's front proxy states its user, and a SubjectAccessReview allows it. The
-forwarded request carries a token for that one service and no credential of the user's. Limits count for each user
-alone. The log has user, service and decision, and neither token nor query; refusals cannot fill it.
-The gateway listens at once, and is ready when it has read the front proxy's CA and a signing key.
+forwarded request carries a token for that one service. The log has neither token nor query.
 Source: companion proposal 003; docs/decisions.md.
 """
 
@@ -28,7 +26,7 @@ from nodeattest_identity.addon.gateway.backends import EndpointResolver, Subject
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, GatewayTls, UserInfo, identify
 from nodeattest_identity.addon.gateway.keyset import Algorithm, KeyStore, RotationSchedule, mint_token
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
-from nodeattest_identity.addon.gateway.target import DOCUMENTS, StatusError, parse, unavailable
+from nodeattest_identity.addon.gateway.target import DOCUMENTS, parse, unavailable
 from nodeattest_identity.issuer.documents import (
     CONFIGURATION_TYPE,
     JWKS_TYPE,
@@ -39,15 +37,16 @@ from nodeattest_identity.issuer.documents import (
     documents,
     issuer_url,
 )
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
+from nodeattest_identity.proxy.forward import ForwardOptions
+from nodeattest_identity.proxy.refusals import ProxyLimits, RefusalError
 from nodeattest_identity.proxy.request import read_target
-from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer, RefusalError, UserRequests, refusal_lines
+from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.serve import document_reply
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.http_server import response
-from nodeattest_serving.program import HealthServer, Ports, ProgramMetrics, run_server
+from nodeattest_serving.program import HealthServer, ProgramMetrics, run_server
 
 DEFAULT_PROXY: Final = ProxyLimits(connections=400, upstream_connections=400)
 """Connections from kube-apiserver, one for each request in flight; and as many to services."""
@@ -110,7 +109,7 @@ class Metrics(ProgramMetrics):
         self.keys = Gauge("nodeattest_addon_gateway_keys", "Published keys.", registry=self.registry)
 
 
-class Gateway:
+class Gateway(ProxyServer):
     """Answers requests."""
 
     def __init__(
@@ -121,23 +120,27 @@ class Gateway:
         authorizer: SubjectAccessAuthorizer,
         resolver: EndpointResolver,
         keys: KeyStore,
-        forwarder: Forwarder,
         metrics: Metrics,
         now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
         """``now`` is seconds since the epoch, ``clock`` monotonic seconds. Raises ``SettingsError``."""
+        super().__init__(
+            settings.address,
+            tls.context,
+            settings.proxy,
+            user_requests=settings.user_requests,
+            clock=clock,
+            is_unauthenticated=tls.is_unauthenticated,
+        )
         self._settings, self._metrics, self._now = settings, metrics, now
-        self._tls, self._authorizer, self._resolver = tls, authorizer, resolver
-        self._keys, self._forwarder = keys, forwarder
+        self._front_proxy, self._authorizer, self._resolver, self._keys = tls, authorizer, resolver, keys
         self._backend_tls = _backend_tls(settings.backend_ca)
         self._buckets = RateLimiter(burst=settings.user_burst, per_second=settings.user_rate, clock=clock)
-        self._requests = UserRequests(settings.user_requests)
-        self._lines = refusal_lines(clock)
         self._jwks_uri = default_jwks_uri(settings.issuer)
         self._configuration_path = urlsplit(configuration_url(settings.issuer)).path
         self._issuer_paths = {self._configuration_path, urlsplit(self._jwks_uri).path}
-        metrics.open.set_function(lambda: self._requests.total)
+        metrics.open.set_function(lambda: self.in_flight)
         metrics.keys.set_function(lambda: len(keys.published))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -151,17 +154,11 @@ class Gateway:
                 answer = self._discovery(request, path)
             else:
                 answer = await self._proxy(request)
-        except StatusError as error:
-            self._log_refusal(f"{what} {error.status:d}", f"refused {what}: {error.status:d} {error.message}")
-            answer = error.response()
         except RefusalError as error:
-            self._log_refusal(f"{what} {error.refusal}", f"refused {what}: {error}")
+            self.log_limited(f"{what} {error.reason}", f"refused {what}: {error}")
             answer = error.response()
         self._metrics.answers.labels(what, str(answer.status)).inc()
         return answer
-
-    def _log_refusal(self, kind: str, line: str) -> None:
-        log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", line)
 
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
         keys = self._keys.published
@@ -177,14 +174,14 @@ class Gateway:
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
         self._identity(request)
         if request.method not in _READ:
-            raise StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD", {"Allow": "GET, HEAD"})
+            raise RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD", headers={"Allow": "GET, HEAD"})
         return web.Response(body=DOCUMENTS[path], content_type="application/json")
 
     def _identity(self, request: web.BaseRequest) -> UserInfo:
-        trust = self._tls.trust
+        trust = self._front_proxy.trust
         if trust is None:
             raise unavailable("no front proxy is known yet")
-        return identify(trust, self._tls.common_name(request.transport), request.headers.items())
+        return identify(trust, self._front_proxy.common_name(request.transport), request.headers.items())
 
     async def _proxy(self, request: web.BaseRequest) -> web.StreamResponse:
         """Forward a request to a service.
@@ -198,12 +195,12 @@ class Gateway:
         # 3
         rate = self._settings.user_rate
         if not self._buckets.take(user.user):
-            raise StatusError(
+            raise RefusalError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"expected at most {rate:g} requests a second of one user, got more",
-                {hdrs.RETRY_AFTER: str(max(1, round(1 / rate)))},
+                headers={hdrs.RETRY_AFTER: str(max(1, round(1 / rate)))},
             )
-        with self._requests.hold(user.user):
+        with self.in_progress(user.user):
             await self._authorizer.authorize(user, target, request.method)  # 4
             if target.path is None:
                 return to_slash(request, root=target.root)  # 5
@@ -227,7 +224,7 @@ class Gateway:
                 inject=((hdrs.AUTHORIZATION, f"Bearer {token}"),),
                 replace=partial(replace_redirect, request=request, target=asked, root=target.root),
             )
-            return await self._forwarder.forward(request, options)
+            return await self.forwarder.forward(request, options)
 
 
 def _backend_tls(ca_file: Path | None) -> ssl.SSLContext:
@@ -239,11 +236,11 @@ def _backend_tls(ca_file: Path | None) -> ssl.SSLContext:
         ) from None
 
 
-async def run(settings: GatewaySettings, client: ApiClient, *, started: Callable[[Ports], None]) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+async def run(settings: GatewaySettings, client: ApiClient) -> None:
+    """Serve until cancelled; raises ``SettingsError``. It is ready once it has the front proxy's CA and a key."""
     now, clock = time.time, time.monotonic
     tls, metrics = GatewayTls(settings.certificate, settings.key, clock=clock), Metrics()
-    async with client, Forwarder(settings.proxy) as forwarder:
+    async with client:
         trust = FrontProxyWatcher(client, tls, clock=clock)
         keys = KeyStore(client, settings.namespace, settings.schedule, settings.algorithm, now=now, clock=clock)
         gateway = Gateway(
@@ -252,16 +249,12 @@ async def run(settings: GatewaySettings, client: ApiClient, *, started: Callable
             authorizer=SubjectAccessAuthorizer(client, clock=clock),
             resolver=EndpointResolver(client, clock=clock),
             keys=keys,
-            forwarder=forwarder,
             metrics=metrics,
             now=now,
             clock=clock,
-        )
-        server = ProxyServer(
-            gateway.handle, settings.address, tls.context, settings.proxy, is_unauthenticated=tls.is_unauthenticated
         )
         health = None
         if settings.health is not None:
             reasons = {"front-proxy": trust.unready_reason, "signing-keys": keys.unready_reason}
             health = HealthServer(settings.health, reasons, metrics)
-        await run_server(server, health, (trust.run, keys.run), started)
+        await run_server(gateway, health, (trust.run, keys.run))

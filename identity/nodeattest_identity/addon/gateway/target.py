@@ -1,16 +1,8 @@
-"""The gateway's API group, its errors, and the service that a request is for, read from its raw path. Pure.
+"""The gateway's API group, and the service that a request is for, read from its raw path. Pure.
 
-The group is not that of our CRDs: an APIService hands a whole version of a group to one server. It does not end in
-``.k8s.io``, which is reserved for Kubernetes (apiextensions-apiserver pkg/apihelpers, IsProtectedCommunityGroup).
-``services`` is listed because kubectl and RBAC tools look for the resource of a sub-resource. It has no verbs: it can
-be neither read nor written here.
-
-Any text gives a ``ServiceTarget`` or ``StatusError``. Namespace and name are the segments on which kube-apiserver's
-RequestInfo decided, because no segment before the sub-resource may be encoded, empty or a dot segment. Of the query
-only ``add-auth`` belongs to the gateway: it is removed, everything else stays byte for byte.
-Out of scope: the rest of the path (``nodeattest_identity.proxy``), whether the service exists.
-Source: apimachinery metav1 APIGroupList, APIGroup, APIResourceList; kube-aggregator pkg/controllers/openapi/aggregator
-(a missing OpenAPI document is logged as an error on every attempt); apiserver pkg/endpoints/request/requestinfo.go;
+The group is not that of our CRDs, because an APIService hands a whole version of a group to one server. Namespace and
+name are the segments on which kube-apiserver's RequestInfo decided: none may be encoded, empty or a dot segment.
+Source: apimachinery metav1 APIGroupList, APIGroup, APIResourceList; apiserver pkg/endpoints/request/requestinfo.go;
 apimachinery pkg/util/net/port_split.go; RFC 1035 labels and RFC 6335 §5.1 port names.
 """
 
@@ -18,16 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
-from aiohttp import web
-
+from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_parsing.values import JsonObject
-from nodeattest_serving.http_server import Reply, failure_status, response
 
 GROUP: Final = "addonauth.nodeattest.x-k8s.io"
 VERSION: Final = "v1alpha1"
@@ -39,6 +28,7 @@ ROOT: Final = f"{GROUP_ROOT}/{VERSION}"
 
 _VERSION: Final[JsonObject] = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
 _GROUP: Final[JsonObject] = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
+# kubectl and RBAC tools look for the resource of a sub-resource; without verbs it can be neither read nor written.
 _SERVICES: Final[JsonObject] = {"name": RESOURCE, "singularName": "service", "namespaced": True, "kind": "Service"}
 _PROXY: Final[JsonObject] = {
     "name": f"{RESOURCE}/{SUBRESOURCE}",
@@ -61,7 +51,7 @@ _DOCUMENTS: Final[dict[str, JsonObject]] = {
     "/version": {"major": "1", "minor": "0", "gitVersion": "v1.0.0"},
 }
 DOCUMENTS: Final = {path: json.dumps(value, separators=(",", ":")).encode() for path, value in _DOCUMENTS.items()}
-"""By path; a slash at the end makes no difference."""
+"""By path, without a slash at the end."""
 
 ADD_AUTH: Final = "add-auth"
 
@@ -76,28 +66,9 @@ _SEGMENTS: Final = 5
 """``namespaces``, its name, ``services``, its name, ``proxy``."""
 
 
-class StatusError(Exception):
-    """A request that the gateway answers itself, by a ``Status``; the message quotes nothing of the request."""
-
-    def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(f"{status.value}: {message}")
-        self.status, self.message = status, message
-        self.headers = headers or {}
-
-    @property
-    def body(self) -> bytes:
-        """The ``Status`` object; apimachinery's reasons for these statuses are their phrases without blanks."""
-        return failure_status(self.status, self.message, self.status.phrase.replace(" ", ""))
-
-    def response(self) -> web.Response:
-        """Make the response."""
-        headers = {"Cache-Control": "no-store", **self.headers}
-        return response(Reply(status=self.status, body=self.body, headers=headers), last=False)
-
-
-def unavailable(message: str, *, retry_after: int = 5) -> StatusError:
+def unavailable(message: str, *, retry_after: int = 5) -> RefusalError:
     """Make the error of a request that may succeed after some seconds."""
-    return StatusError(HTTPStatus.SERVICE_UNAVAILABLE, message, {"Retry-After": str(retry_after)})
+    return RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, message, headers={"Retry-After": str(retry_after)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +99,15 @@ class ServiceTarget:
 
 
 def parse(raw_path: str) -> ServiceTarget:
-    """Read a request's target (RFC 9112 §3.2.1, origin-form); raises ``StatusError``."""
+    """Read a request's target (RFC 9112 §3.2.1, origin-form); raises ``RefusalError``."""
     path, _, query = raw_path.partition("?")
     segments = path.removeprefix(f"{ROOT}/").split("/", _SEGMENTS)
     if not path.startswith(f"{ROOT}/") or segments[0::2][:3] != ["namespaces", RESOURCE, SUBRESOURCE]:
-        raise StatusError(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
+        raise RefusalError(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
     namespace, name = segments[1], segments[3]
     scheme, service, port = _split(name)
     if _LABEL.fullmatch(namespace) is None or _LABEL.fullmatch(service) is None or not _is_port(port):
-        raise StatusError(
+        raise RefusalError(
             HTTPStatus.BAD_REQUEST, f"expected the names of a namespace, a service and a port in {_SHAPE}"
         )
     return ServiceTarget(
@@ -162,7 +133,9 @@ def _split(name: str) -> tuple[Scheme, str, str]:
         case ["https", service, port]:
             return "https", service, port
         case _:
-            raise StatusError(HTTPStatus.BAD_REQUEST, "expected NAME, NAME:PORT or SCHEME:NAME:PORT with http or https")
+            raise RefusalError(
+                HTTPStatus.BAD_REQUEST, "expected NAME, NAME:PORT or SCHEME:NAME:PORT with http or https"
+            )
 
 
 def _is_port(port: str) -> bool:
@@ -172,18 +145,14 @@ def _is_port(port: str) -> bool:
 
 
 def _without_add_auth(query: str) -> str:
-    """Remove ``add-auth=true`` from a query; refuse any other value of this name.
-
-    Without it the answer is the same: this path forwards nothing without the caller's identity, and the relative
-    links of a page lose its query.
-    """
+    """Remove ``add-auth=true`` from a query, which changes nothing here; refuse any other value of this name."""
     kept: list[str] = []
     for part in query.split("&"):
         name, _, value = part.partition("=")
         if unquote_plus(name).strip().lower() != ADD_AUTH:
             kept.append(part)
         elif value != "true":
-            raise StatusError(
+            raise RefusalError(
                 HTTPStatus.BAD_REQUEST,
                 f"expected {ADD_AUTH}=true or nothing, got something else: this path never forwards a request without "
                 "its caller's identity",

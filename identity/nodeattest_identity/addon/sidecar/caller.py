@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request import RawHeaders, RequestTarget, canonical, is_safe_value
-from nodeattest_identity.proxy.server import Refusal, RefusalError
 from nodeattest_identity.tokens import jwt
 from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_providers.errors import Denied, Reason, Unavailable

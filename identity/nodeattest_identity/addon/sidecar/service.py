@@ -1,9 +1,7 @@
 """A sidecar: authenticates the caller of each request, authorizes, and forwards to the add-on.
 
-The add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
-either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
-requests leave room for others, also among the connections. The log names the caller, and never a token or a query;
-unauthenticated clients cannot fill it.
+The add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in either
+case. A response or a WebSocket ends when the token does. The log names the caller, and never a token or a query.
 Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
 """
 
@@ -13,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -30,21 +28,15 @@ from nodeattest_identity.addon.sidecar.caller import (
     require_allowed,
     require_no_token_in_query,
 )
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
+from nodeattest_identity.proxy.forward import ForwardOptions
+from nodeattest_identity.proxy.refusals import ProxyLimits, Refusal, RefusalError
 from nodeattest_identity.proxy.request import CREDENTIALS, PathRule, RequestTarget, read_target
-from nodeattest_identity.proxy.server import (
-    ProxyLimits,
-    ProxyServer,
-    Refusal,
-    RefusalError,
-    UserRequests,
-    refusal_lines,
-)
+from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.connection_slots import share_of_owner
 from nodeattest_serving.http_server import ServerConnection
-from nodeattest_serving.program import HealthServer, Ports, ProgramMetrics, run_server
+from nodeattest_serving.program import HealthServer, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
@@ -98,7 +90,7 @@ class Metrics(ProgramMetrics):
             ("code",),
             registry=self.registry,
         )
-        self._refused = Counter(
+        self.refused = Counter(
             "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self.registry
         )
         self.open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self.registry)
@@ -106,33 +98,27 @@ class Metrics(ProgramMetrics):
             "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self.registry
         )
 
-    def refused(self, refusal: Refusal) -> None:
-        """Count a refusal."""
-        self._refused.labels(refusal.value).inc()
 
-
-class SidecarService:
+class Sidecar(ProxyServer):
     """Authenticates and forwards requests."""
 
     def __init__(
-        self,
-        settings: SidecarSettings,
-        verifier: CallerVerifier,
-        forwarder: Forwarder,
-        metrics: Metrics,
-        *,
-        clock: Callable[[], float],
+        self, settings: SidecarSettings, verifier: CallerVerifier, metrics: Metrics, *, clock: Callable[[], float]
     ) -> None:
-        """``clock``: monotonic seconds."""
-        self._settings, self._verifier, self._forwarder, self._metrics = settings, verifier, forwarder, metrics
-        self._lines = refusal_lines(clock)
-        self._requests = UserRequests(min(settings.max_user_requests, share_of_owner(settings.limits.connections)))
+        """``clock``: monotonic seconds. Raises ``SettingsError``."""
+        tls = None
+        if settings.certificate is not None and settings.key is not None:
+            tls = ServingCertificate(settings.certificate, settings.key).context
+        limits = settings.limits
+        most = min(settings.max_user_requests, share_of_owner(limits.connections))
+        super().__init__(settings.address, tls, limits, user_requests=most, clock=clock)
+        self._settings, self._verifier, self._metrics = settings, verifier, metrics
+        self.on_reject = metrics.turned_away.inc
         metrics.open.set_function(lambda: self.in_flight)
 
-    @property
-    def in_flight(self) -> int:
-        """Number of requests in flight."""
-        return self._requests.total
+    def count_invalid(self, refusal: Refusal, /) -> None:
+        """Count a refusal of what is no request."""
+        self._metrics.refused.labels(refusal.value).inc()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; raises ``RefusalError``."""
@@ -145,8 +131,8 @@ class SidecarService:
             caller = None if is_open else await self._caller(request)
             response = await self._forward(request, target, caller, request_id)
         except RefusalError as refused:
-            self._metrics.refused(refused.refusal)
-            self._log_decision(request_id, caller, f"refused, {refused.refusal}", f": {refused.detail}")
+            self._metrics.refused.labels(refused.reason).inc()
+            self._log_decision(request_id, caller, f"refused, {refused.reason}", f": {refused.detail}")
             if refused.refusal in _CREDENTIALS and self._settings.deny_status is HTTPStatus.FORBIDDEN:
                 refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}  # no hint how to authenticate
             raise
@@ -193,16 +179,15 @@ class SidecarService:
             inject=inject,
             without=CREDENTIALS if caller is None else frozenset(),
         )
-        with self._requests.hold(None if caller is None else caller.user):
+        with self.in_progress(None if caller is None else caller.user):
             if caller is not None and isinstance(request.protocol, ServerConnection):
                 request.protocol.keep(caller.user)
-            return await self._forwarder.forward(request, options)
+            return await self.forwarder.forward(request, options)
 
     def _log_decision(self, request_id: str, caller: Caller | None, kind: str, detail: str = "") -> None:
         """Log a decision: user, audience, key; of the request only our own id."""
         if caller is None:
-            level = logging.INFO if self._lines.take(kind) else logging.DEBUG
-            log.log(level, "request %s: %s%s; user -", request_id, kind, detail)
+            self.log_limited(kind, f"request {request_id}: {kind}{detail}; user -")
             return
         who = caller.user, caller.audience, caller.key_id
         log.info("request %s: %s%s; user %a, aud %s, kid %a", request_id, kind, detail, *who)
@@ -213,21 +198,14 @@ async def run(
     verifier: CallerVerifier,
     *,
     unready_reason: Callable[[], str | None],
-    tasks: Iterable[Callable[[], Awaitable[None]]],
-    started: Callable[[Ports], None],
+    tasks: Iterable[Callable[[], Coroutine[None, None, None]]],
 ) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen.
+    """Serve until cancelled; raises ``SettingsError``.
 
     ``unready_reason`` returns why no token can be verified now; ``tasks`` run beside the server.
     """
-    metrics, tls = Metrics(), None
-    if settings.certificate is not None and settings.key is not None:
-        tls = ServingCertificate(settings.certificate, settings.key).context
-    async with Forwarder(settings.limits) as forwarder:
-        service = SidecarService(settings, verifier, forwarder, metrics, clock=time.monotonic)
-        server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)
-        server.on_reject = metrics.turned_away.inc
-        health = None
-        if settings.health is not None:
-            health = HealthServer(settings.health, {"verifiers": unready_reason}, metrics)
-        await run_server(server, health, tasks, started)
+    metrics, health = Metrics(), None
+    sidecar = Sidecar(settings, verifier, metrics, clock=time.monotonic)
+    if settings.health is not None:
+        health = HealthServer(settings.health, {"verifiers": unready_reason}, metrics)
+    await run_server(sidecar, health, tasks)
