@@ -1,9 +1,7 @@
 """The controller as a library: an infrastructure provider runs it in its own process, with signers of its own.
 
-Promises: ``run`` is all that ``node-attestation-controller run`` is, and touches nothing of the process's own: signals
-and logs are the caller's, unless it uses ``serve`` and ``configure_logs``. A signer that is handed in needs no entry
-point and is never closed here; it can stand neither for a provider of the catalogue nor beside an entry point.
-Leaves to the caller: what its signers ask and hold, and starting a fresh process when ``run`` ends with 1.
+``run`` touches no signals and no logs, unless the caller uses ``serve`` and ``configure_logs``. A signer that is handed
+in needs no entry point, is never closed here, and cannot replace a provider of the catalogue.
 """
 
 from __future__ import annotations

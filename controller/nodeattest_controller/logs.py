@@ -1,9 +1,6 @@
-"""Structured logs: one line a record on a stream, JSON or text.
+"""Structured logs: one line a record on a stream, JSON or text. Only plain values are written, so that nothing leaks.
 
-Promises: a record is one line whatever its values hold, times are RFC 3339 in UTC, and only plain values are written:
-bytes, evidence, requests and secrets show as their type's name. Leaves what to say to the callers.
-
-    logger.info("request approved", extra=fields(cluster="ns/name", csr="csr-1"))
+Example: ``logger.info("request approved", extra=fields(cluster="ns/name", csr="csr-1"))``.
 """
 
 from __future__ import annotations

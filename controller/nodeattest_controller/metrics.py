@@ -1,9 +1,8 @@
 """What the controller measures of itself, in Prometheus' words.
 
 Label values come from closed sets, and an unknown provider, verdict or reason counts as ``other``, so no request adds a
-series. Clusters are the only open label: they are objects of the management cluster, and their series go with them.
-Each instance has its own registry. Work queues have client-go's names, so that dashboards of other controllers fit.
-Source: prometheus.io/docs/practices/naming; k8s.io/component-base/metrics/prometheus/workqueue.
+series. Clusters are the only open label. Work queues have client-go's names, so that dashboards of other controllers
+fit. Source: prometheus.io/docs/practices/naming; k8s.io/component-base/metrics/prometheus/workqueue.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Serves health and metrics; metrics also over HTTPS, to clients that the API server allows.
+"""Serves health over HTTP, and metrics, over HTTPS to clients that the API server allows if ``metricsSecure`` is set.
 
-Health is served over plain HTTP. With ``metricsSecure``, a TokenReview tells who asks for metrics, and a
-SubjectAccessReview whether they may ``get`` ``/metrics``. Without an answer nobody reads anything. A decision is kept
-for ten seconds at most, by an HMAC of the token; no token or user is logged. Four reviews are under way at most. Each
-address has a rate limit, and so has each token that was allowed in the last hour.
-Source: controller-runtime pkg/metrics/filters (WithAuthenticationAndAuthorization); authentication.k8s.io/v1 and
-authorization.k8s.io/v1; apiserver pkg/authorization/authorizerfactory/delegating.go.
+A TokenReview tells who asks, and a SubjectAccessReview whether they may ``get`` ``/metrics``. A decision is kept for
+ten seconds at most, by an HMAC of the token. Each address has a rate limit, and so has each token that was allowed.
+Source: controller-runtime pkg/metrics/filters (WithAuthenticationAndAuthorization).
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Extends the bootstrap tokens of Machines and MachinePools until they have joined, and ends them then.
 
-Only tokens that the kubeadm bootstrap provider made are touched. A token that has expired stays so, and none is made
-here. A Machine's token is renewed until the Machine has joined and then expires within ``GRACE``; a pool's is renewed
-as long as the pool exists. The token of a deleted owner is deleted only after the API server has confirmed that the
-owner is gone while its Cluster stands, so objects that disappear while ``clusterctl move`` runs cost no token.
-Nothing is done in a cluster that is paused, being deleted, another replica's, or under ``enforcement: Audit``.
-Source: proposal 004, "Changes to token rotation"; cluster-api bootstrap/kubeadm/internal/controllers/token.go and
-kubeadmconfig_controller.go (a token lives 15 minutes, is looked after until nodeRef, and a pool's is rotated below half
-of that).
+Only tokens of the kubeadm bootstrap provider are touched, and one that has expired stays so. The token of a deleted
+owner is deleted only after the API server has confirmed that the owner is gone while its Cluster stands, so
+``clusterctl move`` costs no token. Source: proposal 004, "Changes to token rotation"; cluster-api
+bootstrap/kubeadm/internal/controllers/token.go (15 minutes, and a pool's is rotated below half of that).
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Publishes the keys of each connected cluster, and reads them back through the public URL.
 
-A cluster is published if its API server names the issuer that the controller's configuration has for it, byte for
-byte, and only under its own name. One that names another has not opted in, and is left alone. Its key set is read from
-itself, never from the URL in its configuration. No content of a cluster decides where something is written, and two
-clusters never share a target. Keys that a cluster does not name any more stay until no token signed by them is valid
-(``nodeattest_identity.publish``). After a kill the next run finishes.
-Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type;
-pkg/serviceaccount/openidmetadata.go: one key of an unknown kind disables both documents, as a bad issuer does.
+A cluster is published only if its API server names the issuer that our configuration has for it, byte for byte. Its
+keys are read from itself, and none of its content decides where something is written. After a kill the next run
+finishes. Source: Kubernetes pkg/routes/openidmetadata.go, pkg/serviceaccount/openidmetadata.go.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Publishes the names of a cluster's signers on its infrastructure object, and reports on the Cluster where they are.
 
-Proposal 004 ("All providers") has the fields ``kubeletClientCertificateSigner`` and ``kubeletServingCertificateSigner``
-in the infrastructure object's status. No infrastructure provider's CRD has them yet; where they are dropped,
-annotations hold the same names. Why one name, and which: docs/decisions.md.
-
-A policy that is invalid, or in conflict, changes nothing. A Cluster whose names were never written, because the
-controller may not, gets no condition. The condition also records that names were published: they are removed when no
-policy selects the Cluster any more.
+Proposal 004 ("All providers") has two fields in the object's status; where its CRD drops them, annotations hold the
+names. A policy that is invalid, or in conflict, changes nothing. The condition records that names were published: they
+are removed when no policy selects the Cluster any more.
 """
 
 from __future__ import annotations

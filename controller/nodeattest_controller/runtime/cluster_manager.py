@@ -1,8 +1,7 @@
 """Connects workload clusters, and runs every controller in each of them while this replica leads.
 
 A cluster is connected if a policy selects it, its kubeconfig exists and this controller serves it. Each connection has
-its own client and controllers, so a broken cluster delays no other. A refused kubeconfig is reported as a condition of
-the Cluster, and as an Event every ten minutes.
+its own client and controllers. A refused kubeconfig is reported as a condition of the Cluster and as an Event.
 """
 
 from __future__ import annotations

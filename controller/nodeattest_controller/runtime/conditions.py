@@ -1,9 +1,8 @@
-"""Writes one condition of an object whose other conditions are somebody else's, in both contracts of Cluster API.
+"""One condition of an object whose other conditions are somebody else's, in both contracts of Cluster API.
 
-An equal condition is not written again. Others' conditions stay, and a write over somebody's newer one is a Conflict.
-``lastTransitionTime`` moves with the status only: a MachineHealthCheck counts from it, and strangers must not move it.
-Source: cluster-api util/conditions/setter.go, util/conditions/deprecated/v1beta1/setter.go, util/conditions/patch.go;
-apimachinery pkg/api/meta/conditions.go.
+An equal condition is not written again, and a write over somebody's newer one is a Conflict. ``lastTransitionTime``
+moves with the status only: a MachineHealthCheck counts from it.
+Source: cluster-api util/conditions/setter.go and deprecated/v1beta1/setter.go; apimachinery meta/conditions.go.
 """
 
 from __future__ import annotations

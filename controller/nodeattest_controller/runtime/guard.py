@@ -1,10 +1,8 @@
 """Decides whether this replica may act, and marks a Cluster so that no other controller serves it at the same time.
 
 An answer holds for this instant, so ask again after each wait and before each write. A Cluster is served only if it has
-our label (Cluster API's watch filter) and our mark, a condition that is written by compare-and-swap. Another
-controller's mark is never replaced. Ours is removed after all work in the cluster has ended. A Cluster is marked only
-after the records of its former controller are in the cache, so that checks across machines hold when a Cluster moves.
-Out of scope: late writes of a paused replica (each is a compare-and-swap), connecting (``cluster_manager``).
+our label (Cluster API's watch filter) and no other controller's mark, a condition written by compare-and-swap. It is
+marked only after the records of its former controller are in the cache, so that checks across machines hold.
 """
 
 from __future__ import annotations

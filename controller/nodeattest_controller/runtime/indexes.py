@@ -1,12 +1,8 @@
 """Indexes Machines, pool instances and records of all clusters by what a request can claim. In memory, no I/O.
 
-Reflectors feed it object by object. A read costs the same for one machine and for ten thousand.
-
-A watch, answers to our writes and single reads show the same records over different connections, so an earlier state
-may arrive later. If it were indexed, a new record would be hidden, with the node name, key or fingerprint that belongs
-to another machine. So an answer counts only if the index is as it was when the question was sent, and an event of a
-watch only if no answer showed a later version (``AttestationOrder``). Versions are compared as Kubernetes 1.35 allows
-(KEP-5504); a version that is no number counts as newer.
+Watches, answers to our writes and single reads show the same records over different connections, so an earlier state
+may arrive later and would hide a new record. So an answer counts only if the index is as it was when the question was
+sent, and an event only if no answer showed a later version (``AttestationOrder``; versions compare by KEP-5504).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The management cluster as the controller sees it: caches of the objects that verdicts depend on.
 
 Reads are from memory. ``live_member`` and the record's compare-and-swap query the API server, where an old answer would
-do harm. The caches take half of the container's memory.
-Source: Linux Documentation/admin-guide/cgroup-v2.rst (``memory.max``) and cgroup-v1/memory.rst.
+do harm. The caches take half of the container's memory (Linux cgroup-v2 ``memory.max``).
 """
 
 from __future__ import annotations

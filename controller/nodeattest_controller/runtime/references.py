@@ -1,8 +1,7 @@
 """Objects that Machines refer to: infrastructure machines, host objects and KubeadmConfigs.
 
 A kind is listed and watched from the first request that needs it. An object that cannot be read is ``Unavailable``,
-never a pass. An answer from a watch is used only if the caller wishes for it; any other answer follows a read.
-Source: apimachinery APIResourceList; cluster-api core/v1beta1 and v1beta2 (a v1beta2 reference names a group only).
+never a pass. Source: apimachinery APIResourceList; a reference of cluster-api v1beta2 names a group only.
 """
 
 from __future__ import annotations

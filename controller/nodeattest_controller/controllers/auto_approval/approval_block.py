@@ -1,13 +1,8 @@
 """The objects that keep bootstrap tokens from the in-tree signer, before kubeadm grants them its approval.
 
-1. The ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so. This takes effect
-   at once, also for requests that were filed before.
-2. A ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all, whoever would approve it. API
-   servers evaluate a new policy up to a second later.
-``in_force`` verifies both: it reads the first, and makes a dry run against the second.
-Sources: kubernetes staging/src/k8s.io/api/admissionregistration/v1/types.go and apiserver/pkg/admission/plugin/policy/
-validating/dispatcher.go (the text of a refusal); rbac/v1/types.go (AutoUpdateAnnotationKey) and
-plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (the ClusterRole's rule).
+The ClusterRole that kubeadm binds is emptied and kept so by an annotation, which also stops earlier requests. A
+ValidatingAdmissionPolicy refuses to create such a request at all. ``in_force`` verifies both.
+Source: kubernetes rbac/v1/types.go (AutoUpdateAnnotationKey), apiserver pkg/admission/plugin/policy/validating.
 """
 
 from __future__ import annotations

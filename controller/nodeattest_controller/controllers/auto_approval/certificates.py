@@ -1,10 +1,8 @@
-"""Watches the requests that the in-tree signer's approver approves, and finds those that no attestation covers.
+"""Finds certificates of the in-tree signer that no attestation covers, by a watch of its approved requests.
 
-A certificate is foreign if no attestation record of the node that it names holds its key. A renewal by a node for
-itself is not foreign while the node has no record, or is older than the policy: such a Node is counted as unattested.
-kube-controller-manager deletes a request an hour after it was answered, but the certificate stays valid. So a foreign
-certificate stays known until an operator has reviewed it.
-Sources: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpiration), approver/sarapprove.go.
+A certificate is foreign if no attestation record of the node that it names holds its key. Its request is deleted after
+an hour, so it stays known until an operator has reviewed it.
+Source: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpiration), approver/sarapprove.go.
 """
 
 from __future__ import annotations

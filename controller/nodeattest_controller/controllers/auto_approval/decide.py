@@ -1,13 +1,8 @@
 """Decides which ClusterRoleBinding goes next and what the condition ``InTreeApprovalBlocked`` reports. Pure.
 
-The in-tree approver checks whether the requester of a CSR may ``create`` the subresource ``nodeclient`` (a certificate
-for any node) or ``selfnodeclient`` (for itself) of certificatesigningrequests, in no namespace. Hence RoleBindings and
-rules that name objects never grant it, except by the empty name.
-Only the two bindings that kubeadm creates, as it creates them, are ever deleted: first that for bootstrap, then that
-for rotation when no bootstrap token has a permission any more and every Node is attested. Under ``Audit`` none is.
-Sources: kubernetes pkg/controller/certificates/approver/sarapprove.go; plugin/pkg/auth/authorizer/rbac/rbac.go
-(VisitRulesFor, RuleAllows) and pkg/apis/rbac/v1/evaluation_helpers.go; cmd/kubeadm/app/phases/bootstraptoken/node/
-tlsbootstrap.go; staging k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern).
+The in-tree approver checks whether a requester may create ``nodeclient`` (any node) or ``selfnodeclient`` (itself) of
+CSRs. Only the two bindings that kubeadm creates, as it creates them, are ever deleted, and none under ``Audit``.
+Source: kubernetes approver/sarapprove.go, plugin/pkg/auth/authorizer/rbac/rbac.go, kubeadm's tlsbootstrap.go.
 """
 
 from __future__ import annotations

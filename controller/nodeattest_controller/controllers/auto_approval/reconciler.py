@@ -1,11 +1,8 @@
 """Reconciles in-tree approval in one cluster: installs the block, audits, deletes one binding, reports.
 
-Each run audits from scratch, every resync period and within seconds after a request for the in-tree signer was
-approved. A run deletes at most one binding and the next run reports what is left, so the process may end at any time.
-No binding is deleted before the control plane is initialized, nor while the cluster is paused or being deleted. What
-cannot be verified is Unknown: "closed" requires that RBAC grants nothing, that the API server allows nobody, and that
-the block is in force.
-Source: kubernetes pkg/controller/certificates/approver/sarapprove.go (the approver's access review).
+Each run audits from scratch and deletes at most one binding, so the process may end at any time. Nothing is deleted
+before the control plane is initialized. What cannot be verified is Unknown: "closed" requires that RBAC grants nothing,
+that the API server allows nobody, and that the block is in force.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """AdmissionReviews: an API server's question about an object, our verdict, and the answer as a JSON patch. Pure.
 
 Bytes give an ``AdmissionReview`` or ``Denied``. No ``repr`` shows the object: at an update it holds a bootstrap token.
-Lists are compared as a whole, as the API server merges those of Cluster API (``x-kubernetes-list-type: atomic``).
-Source: RFC 6901, RFC 6902; k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request
-(admissionreview.go), which refuses an answer of another version, kind or UID.
+Lists are compared as a whole, as the API server merges those of Cluster API.
+Source: RFC 6901, RFC 6902; k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request.
 """
 
 from __future__ import annotations

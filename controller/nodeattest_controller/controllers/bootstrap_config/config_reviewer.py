@@ -1,9 +1,7 @@
 """Reviews KubeadmConfigs and KubeadmControlPlanes: reads facts of the management cluster if needed, and decides.
 
-Any replica can read them. No answer is kept, so an object that follows its Cluster and policy by a millisecond meets
-both. A review takes at most four small reads, ten more of records if several policies select the cluster, and one if
-the namespace has no policy. If facts cannot be read, a change of machines' configuration is not decided, so that its
-creator tries again; everything else passes.
+No answer is kept, so an object that follows its Cluster and policy by a millisecond meets both. If facts cannot be
+read, a change of machines' configuration is not decided, so that its creator tries again; everything else passes.
 """
 
 from __future__ import annotations

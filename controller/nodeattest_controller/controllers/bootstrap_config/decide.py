@@ -1,16 +1,9 @@
 """Decides what happens to a bootstrap configuration or policy on its way into the API server. Pure.
 
-1. Existing machines are never touched. A control plane's spec changes only while it has no machine, or if the update
-   creates new machines anyway.
-2. The configuration of a control plane's machine never changes: its control plane would replace the machine, again and
-   again, because the configuration differs from its own spec.
-3. A rendered object stays rendered. If an update removes our parts, as a tool does that applies git, they are restored.
-4. No update is refused for what it does not change.
-
-Sources, of cluster-api: controllers/external/util.go (a clone bears label and owner from its creation),
-internal/controllers/machine/machine_controller_phases.go (what a user made gets label and owner by an update),
-controlplane/kubeadm/internal/desiredstate (labels of a control plane's machines) and filters.go,
-bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go (the token and ``status.dataSecretName``).
+Existing machines are never touched, nor the configuration of a control plane's machine: the control plane would replace
+it. A rendered object stays rendered. No update is refused for what it does not change.
+Source: cluster-api controllers/external/util.go, internal/controllers/machine/machine_controller_phases.go,
+controlplane/kubeadm/internal/filters.go, bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go.
 """
 
 from __future__ import annotations

@@ -1,24 +1,14 @@
 """KubeadmConfigSpecs: where they are in the four kinds that hold one, and what an attested node needs in them. Pure.
 
-A value of another type than its CRD allows is refused by its path. The texts are the same for cloud-init and Ignition.
-They hold neither ``$``, which clusterctl substitutes, nor ``{{``, which cloud-init's jinja substitutes.
+A value of another type than its CRD allows is refused by its path. Our texts hold neither ``$``, which clusterctl
+substitutes, nor ``{{``, which cloud-init substitutes. They rest on these facts:
 
-Facts that this rests on, with their sources:
-
-* kubeadm waits for ``/etc/kubernetes/kubelet.conf`` and uses whatever kubeconfig it finds there, so no phase is skipped
-  (kubernetes cmd/kubeadm/app/cmd/phases/join/kubelet.go ``waitForTLSBootstrappedClient``, and
-  ``kubelet-wait-bootstrap`` of control planes in local mode).
-* Its preflight refuses that file, and no other file of ours (app/preflight/checks.go ``addCommonChecks``).
-* kubeadm's drop-in takes ``--bootstrap-kubeconfig`` from ``KUBELET_KUBECONFIG_ARGS``; systemd merges drop-ins of all
-  directories by name, and a later ``Environment=`` wins (kubernetes/release cmd/krel/templates; systemd.unit(5)).
-* kubelet's last flag wins, and flags win over its configuration file (cmd/kubelet/app/server.go
-  ``kubeletConfigFlagPrecedence``). ``$KUBELET_KUBEADM_ARGS`` comes after ``$KUBELET_KUBECONFIG_ARGS``. So arguments
-  replace a patch of KubeletConfiguration, and the directory of patches is left to users.
-* cloud-init runs commands as one ``sh`` script that continues after a failure (cloud-init cc_runcmd, util.shellify),
-  hence ``exit 1``: kubeadm without a credential would wait for five minutes and blame kubelet.
-* kubeletExtraArgs is a map in v1beta1, a list of name and value in v1beta2; the CRDs of Cluster API
-  (bootstrap.cluster.x-k8s.io, controlplane.cluster.x-k8s.io) limit lists.
-* Where Cluster API puts kubeadm's configuration: cluster-api bootstrap/kubeadm/internal/cloudinit and ignition/clc.
+* kubeadm uses the kubeconfig that it finds (join/kubelet.go ``waitForTLSBootstrappedClient``), and its preflight
+  refuses no other file of ours (app/preflight/checks.go).
+* systemd merges drop-ins of all directories by name, and a later ``Environment=`` wins (systemd.unit(5)).
+* kubelet's last flag wins, and flags win over its configuration file (``kubeletConfigFlagPrecedence``).
+* cloud-init runs commands as one ``sh`` script that continues after a failure, hence ``exit 1``.
+* kubeletExtraArgs is a map in v1beta1, a list of name and value in v1beta2.
 """
 
 from __future__ import annotations

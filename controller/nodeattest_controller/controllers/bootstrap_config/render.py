@@ -1,8 +1,7 @@
 """Renders the agent into a bootstrap configuration, so that the machines made of it join attested. Pure.
 
-Rendering twice is rendering once. The user's own settings stay in their order, and every contradiction is named. What
-is rendered depends on the object, its policy and its Cluster only, so every replica renders alike. A KubeadmConfig that
-Cluster API makes of a rendered KubeadmControlPlane stays as it is, so the control plane does not replace its machine.
+Rendering twice is rendering once. The user's own settings stay, and every contradiction is named. What is rendered
+depends on the object, its policy and its Cluster only, so every replica renders alike.
 """
 
 from __future__ import annotations

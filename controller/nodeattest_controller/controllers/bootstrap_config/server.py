@@ -1,12 +1,8 @@
 """The webhook of one replica, which listens whether it leads or not: API servers call any replica.
 
-Every request is answered within ``MAX_WAIT`` of its head. At most ``MAX_REVIEWS`` are worked on at one time, and the
-memory of a request is counted from its first byte to the last byte of the answer. One client leaves the others a share
-of both. No object, patch or token is logged or kept. Callers that were not verified learn nothing of a policy but what
-their own request holds. The certificate's files are renewed while it serves, such as a mounted Secret of type
-``kubernetes.io/tls``; an expired certificate makes the replica unhealthy.
-Out of scope: connections and client certificates (``nodeattest_serving.http_server``), the verdicts.
-Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
+Every request is answered within ``MAX_WAIT``. Work at one time and the memory of all requests are bounded, and one
+client leaves the others a share of both. No object, patch or token is logged or kept. Callers that were not verified
+learn nothing of a policy. An expired certificate makes the replica unhealthy.
 """
 
 from __future__ import annotations

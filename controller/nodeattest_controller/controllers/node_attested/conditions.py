@@ -1,9 +1,8 @@
 """The condition ``NodeAttested`` of a Machine or a MachinePool, from its attestation record and the time alone. Pure.
 
 It is ``False`` only after a refusal of the node's own request, which is recorded, or by expiry: a MachineHealthCheck
-deletes machines whose condition is ``False``. A refused request by a bootstrap token is shown in the message only.
-Source: cluster-api docs/proposals/20240916-improve-status-in-CAPI-resources.md (positive polarity, ``Unknown`` before
-anything is known, a reason always); docs/denials.md.
+deletes machines whose condition is ``False``. Source: docs/denials.md; cluster-api
+docs/proposals/20240916-improve-status-in-CAPI-resources.md.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """What a policy's ``onFailure`` does to the Node of a machine that fails its attestation.
 
 No more Nodes than the policy's share are treated at one time, never two of the control plane and never its only one.
-With ``DeleteNode``, a machine that has yet to join counts as treated, because a MachineHealthCheck replaces machines
-whose Nodes are gone by machines that a wrong policy keeps from joining. A Node of a control plane is not deleted:
-Cluster API removes the etcd members whose Nodes are gone. Only what was done is undone: an administrator's cordon
-stays. The mark is a taint, because a kubelet cannot change its own taints.
-Only the machine's own Node is touched, as it was read just now. What is done is recorded first, so that a replica which
-dies in between leaves a record of what the next one does.
-Source: kubernetes plugin/pkg/admission/noderestriction/admission.go (admitNode: taints); cluster-api
-controlplane/kubeadm/internal/workload_cluster_etcd.go (ReconcileEtcdMembers).
+Only the machine's own Node is touched, and only what was done is undone. The action is recorded first, so that another
+replica finds it. The mark is a taint, because a kubelet cannot change its own taints. A control plane's Node is not
+deleted: Cluster API would remove its etcd member (controlplane/kubeadm/internal/workload_cluster_etcd.go).
 """
 
 from __future__ import annotations

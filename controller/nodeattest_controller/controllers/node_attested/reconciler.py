@@ -1,9 +1,7 @@
 """Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, writes the condition NodeAttested.
 
 Conditions follow from MachineAttestations and the time, so the next resync makes up for a lost outcome. Each kind of
-write is a key of its own in the work queue with its own back-off: a write that is refused delays no other. A cluster or
-machine that is paused, being deleted or another replica's is left alone.
-Out of scope: every decision (``conditions``, ``on_failure``).
+write is a key of its own in the work queue: a write that is refused delays no other.
 """
 
 from __future__ import annotations

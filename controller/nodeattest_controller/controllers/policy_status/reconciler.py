@@ -1,8 +1,7 @@
 """Reconciles the status of policies: one evaluation of a namespace, one write for each policy whose status differs.
 
-Each write is against the version that was read, so two replicas do no harm. An evaluation that cannot read or write is
-repeated with back-off. Whether a namespace has the webhook's label, and the webhook's configuration, are read by name
-when its policies are evaluated, at least every five minutes: no list is read.
+Each write is against the version that was read, so two replicas do no harm. Whether a namespace has the webhook's
+label, and the webhook's configuration, are read by name when its policies are evaluated.
 """
 
 from __future__ import annotations
