@@ -8,7 +8,6 @@ fit. Source: prometheus.io/docs/practices/naming; k8s.io/component-base/metrics/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
@@ -76,20 +75,7 @@ class MachineState(StrEnum):
     EXPIRED = "expired"
     RESET = "reset"
     NOT_ATTESTED = "not_attested"
-    """Its node joined without attestation."""
     PENDING = "pending"
-    """It did not join yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCertificates:
-    """The machines and client certificates of one cluster."""
-
-    states: Mapping[MachineState, int]
-    earliest_end: float | None
-    """Seconds since the epoch, of the valid certificates."""
-    earliest_lifetime: float
-    """Seconds, of the same certificate."""
 
 
 PROVIDERS: Final = (*BUILT_IN, "kubelet")
@@ -100,7 +86,6 @@ _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _CODES: Final = frozenset(HTTPStatus)
 ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane", "NodeAttestationPolicy")
 _STATES: Final = ("failing", "treated", "withheld")
-"""Of Nodes whose renewal is refused."""
 POLICY_REASONS: Final = (
     "Valid",
     "SelectsNothing",
@@ -112,7 +97,6 @@ POLICY_REASONS: Final = (
     "WebhookNotRead",
     "RenderingDisabled",
 )
-"""The reasons of a policy's condition Ready."""
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -131,7 +115,6 @@ class Metrics:
         self.queues = WorkQueueMetrics(self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
-        """Whether each known cluster is connected."""
         self._define_requests()
         self._define_controller()
         self._define_clusters()
@@ -313,15 +296,16 @@ class Metrics:
         for state, count in zip(_STATES, (failing, treated, withheld), strict=True):
             self._failed_nodes.labels(key, state).set(count)
 
-    def machines(self, key: str, found: ClusterCertificates) -> None:
+    def machines(self, key: str, states: Mapping[MachineState, int], first: tuple[float, float] | None) -> None:
+        """Show a cluster's machines; ``first``: the end of the valid certificate that ends first, and its lifetime."""
         for state in MachineState:
-            self._machines.labels(key, state).set(found.states.get(state, 0))
-        if found.earliest_end is not None:
-            self._earliest_end.labels(key).set(found.earliest_end)
-            self._earliest_lifetime.labels(key).set(found.earliest_lifetime)
-        else:
+            self._machines.labels(key, state).set(states.get(state, 0))
+        if first is None:
             self._earliest_end.remove(key)
             self._earliest_lifetime.remove(key)
+        else:
+            self._earliest_end.labels(key).set(first[0])
+            self._earliest_lifetime.labels(key).set(first[1])
 
     def forget_standing(self, key: str) -> None:
         for state in _STATES:

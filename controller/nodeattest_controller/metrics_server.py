@@ -78,7 +78,6 @@ class HealthPorts:
 
     health: int
     metrics: int | None
-    """None if metrics are not served."""
 
 
 @asynccontextmanager
@@ -139,7 +138,6 @@ class ScrapeAuthorizer:
             limit=_REVIEWS, limit_of_peer=_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=_MAX_WAIT
         )
         self._trouble = ""
-        """The failure that was logged last."""
 
     async def check(self, headers: RawHeaders, peer: str) -> None:
         """Return if the sender may read; raises ``ScrapeRefusedError``."""

@@ -20,7 +20,6 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_bind_address
 
 COMPONENT: Final = "node-attestation-controller"
-"""Who reports Events."""
 CONTROLLERS: Final = (
     "attestation",
     "serving",
@@ -32,11 +31,9 @@ CONTROLLERS: Final = (
     "token-cleaner",
     "issuer",
 )
-"""Every controller, by its name in ``--controllers``."""
 OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner", "issuer")
 """Controllers that ``*`` does not mean: kube-controller-manager may run the first two, the last needs a place."""
 INVENTORIES: Final = ("ClusterAPI", "MachineRecords")
-"""Where clusters and machines may come from."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "text")
 

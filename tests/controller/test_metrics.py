@@ -14,10 +14,11 @@ from node_attested_world import ISSUED, NOW, ledger, machine
 
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
 from nodeattest_controller.controllers.node_attested.reconciler import MachineCensus
-from nodeattest_controller.metrics import VERDICTS, ClusterCertificates, MachineState, Metrics
+from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.attestation_status import RESET, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Reason
 
 RULES = Path(__file__).parents[2] / "manifests/prometheus/rules.yaml"
@@ -57,7 +58,7 @@ def test_the_series_of_a_cluster_go_with_it() -> None:
     metrics.auto_approval_closed(key, closed=True)
     metrics.in_tree_certificate(key)
     metrics.standing(key, failing=1, treated=1, withheld=0)
-    metrics.machines(key, ClusterCertificates(states={}, earliest_end=1.0, earliest_lifetime=1.0))
+    metrics.machines(key, {}, (1.0, 1.0))
     assert key.encode() in metrics.render()
     metrics.forget_cluster(key)
     metrics.forget_standing(key)
@@ -92,21 +93,29 @@ STATES: list[tuple[MachineView, Attestation | None, MachineState, str]] = [
 ]
 
 
+def shown(census: MachineCensus) -> tuple[dict[str, float | None], float | None, float | None]:
+    """Return the counts that are not 0, and the end and lifetime of the first certificate."""
+    metrics, key = Metrics(), "fleet/blue"
+    census.show(metrics, ClusterKey(key))
+    counts = {state: value(metrics, "nodeattest_machines", cluster=key, state=state) for state in MachineState}
+    first = "nodeattest_certificate_earliest_"
+    end = value(metrics, f"{first}end_timestamp_seconds", cluster=key)
+    lifetime = value(metrics, f"{first}lifetime_seconds", cluster=key)
+    return {str(state): count for state, count in counts.items() if count}, end, lifetime
+
+
 @pytest.mark.parametrize(("member", "known", "state", "reason"), STATES)
 def test_a_state_is_the_condition_in_one_word(
     member: MachineView, known: Attestation | None, state: MachineState, reason: str
 ) -> None:
     census = MachineCensus(NOW)
     census.add(member, known)
-    assert census.result().states == {state: 1}
+    assert shown(census)[0] == {state: 1}
     assert condition_of_machine(member, known, NOW).reason == reason
 
 
 def test_the_earliest_end_is_of_the_certificates_that_are_still_good() -> None:
-    census = MachineCensus(NOW)
-    for number, ends in enumerate((ENDED, NOW + timedelta(hours=3), NOW + timedelta(days=5))):
+    census, soon = MachineCensus(NOW), NOW + timedelta(hours=3)
+    for number, ends in enumerate((ENDED, soon, NOW + timedelta(days=5))):
         census.add(machine(number), ledger(machine(number), ends=ends))
-    found = census.result()
-    assert found.earliest_end == (NOW + timedelta(hours=3)).timestamp()
-    assert found.earliest_lifetime == (NOW + timedelta(hours=3) - ISSUED).total_seconds()
-    assert found.states == {MachineState.EXPIRED: 1, MachineState.ATTESTED: 2}
+    assert shown(census) == ({"expired": 1, "attested": 2}, soon.timestamp(), (soon - ISSUED).total_seconds())

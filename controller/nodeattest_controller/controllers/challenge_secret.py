@@ -49,7 +49,6 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
 NOT_CREATED: Final = "ChallengeSecretNotCreated"
-"""The Event's reason."""
 PROBE: Final = "nodeattest-probe"
 """Name of the Secret that the dry run would create."""
 _REMEDY: Final = (

@@ -60,7 +60,6 @@ class Publishing:
     base: str
     """Without a slash at the end."""
     place: str
-    """Without a slash at the end."""
     max_age: int
     https: HttpsFetcher = field(default_factory=HttpsFetcher)
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT))

@@ -44,7 +44,6 @@ ANNOTATIONS: Final = (
     "attestation.cluster.x-k8s.io/kubelet-serving-certificate-signer",
 )
 PUBLISHED: Final = "KubeletSignersPublished"
-"""The condition's type."""
 SETTLE: Final = 1.0
 """Seconds from a change to the reconciliation."""
 RESYNC: Final = 600.0
@@ -67,7 +66,6 @@ class Signers:
     serving: str | None
     """None: nobody signs serving certificates by attestation."""
     others: tuple[str, ...] = ()
-    """Client signers that the policy admits besides."""
 
     def changes(self, known: Mapping[str, str], names: tuple[str, str]) -> JsonObject:
         """Return the members that differ from what is known, under the names of client and serving signer."""

@@ -58,7 +58,6 @@ class ClusterController:
     """One controller that works in every connected cluster."""
 
     name: str
-    """For the log."""
     for_cluster: Callable[[ClusterKey, ApiClient], ClusterRunner]
     """Makes the runner of one connection, by the workload cluster's client."""
 
@@ -93,7 +92,6 @@ class CSRDenied:
     purpose: Purpose
     reason: Reason
     request_name: str
-    """Of the CertificateSigningRequest."""
     message: str = field(repr=False)
     """Expected, got and remedy: for the management cluster only."""
     at: datetime

@@ -38,7 +38,6 @@ _REMEDY: Final = "check the kubeconfig in the Secret <cluster>-kubeconfig, the e
 class _Connection:
     server: str
     logged: str = DISCONNECTED
-    """The last line about it."""
 
 
 class ClusterLog:

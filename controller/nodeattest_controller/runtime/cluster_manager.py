@@ -51,11 +51,8 @@ LOG_PERIOD: Final = 60.0
 METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of metrics and refused addresses."""
 ACCEPTED: Final = "KubeconfigAccepted"
-"""The type of a Cluster's condition."""
 REFUSED: Final = "KubeconfigRefused"
-"""Its reason, and the Event's."""
 ANOTHER, TOO_MANY = "ServedByAnotherController", "TooManyClusters"
-"""Reasons of Events."""
 _GAP: Final = 60.0
 """Seconds between two writes of the same condition."""
 _REFUSED_LINE: Final = "cannot use the cluster's kubeconfig"
@@ -315,7 +312,6 @@ class Manager:
     controllers: Mapping[str, Run]
     """Controllers that run once, by name; each is restarted after a bug."""
     closers: Sequence[Run]
-    """Called at the end."""
 
     def unhealthy(self) -> str | None:
         return self.management.caches.unhealthy()

@@ -30,7 +30,6 @@ from nodeattest_providers.errors import Denied, Unavailable
 WATCH_FILTER_LABEL: Final = "cluster.x-k8s.io/watch-filter"
 """Cluster API's label (api/core/v1beta2/common_types.go, WatchLabel)."""
 SERVED: Final = "NodeAttestationServed"
-"""The type of the condition that marks a Cluster."""
 _BEGIN: Final = "by "
 _LONGEST: Final = 320
 """Characters of a mark: a namespace's and a Lease's name."""

@@ -34,7 +34,6 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 
 IN_TREE_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 POLICY_NAME: Final = "nodeattest-refuse-in-tree-bootstrap"
-"""Of the policy and of its binding."""
 CHECK_NAME: Final = "nodeattest-admission-check"
 """Of the request that is filed as a dry run, and refused, where the policy is in force."""
 EXPRESSION: Final = (

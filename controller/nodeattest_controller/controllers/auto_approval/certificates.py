@@ -40,7 +40,6 @@ from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, Purpose
 
 BESIDES: Final = "; besides: "
-"""Separates the certificates from the rest of a message."""
 _MAX_REQUESTS: Final = 20_000
 """Requests that are watched; a list that is longer is an error, and nothing is called closed."""
 _MAX_BYTES: Final = 64 << 20
@@ -61,7 +60,6 @@ class InTreeCertificate:
     request: str
     uid: str
     username: str
-    """The requester."""
     node_name: str
     """The subject of the certificate, or of the request while there is no certificate."""
     spki: str

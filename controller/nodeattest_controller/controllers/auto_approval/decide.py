@@ -225,7 +225,6 @@ class ApprovalReason(StrEnum):
 
 
 CLOSED_REASONS: Final = frozenset({ApprovalReason.CLOSED, ApprovalReason.CLOSED_FOR_BOOTSTRAP})
-"""Reasons that state that no bootstrap token has a permission."""
 
 
 @dataclass(frozen=True, slots=True)

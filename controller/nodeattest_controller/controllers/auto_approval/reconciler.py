@@ -126,7 +126,6 @@ class AutoApprovalReconciler(ClusterReconciler):
             key, client, self._management.inventory, clock=deps.clock, on_change=self.hurry
         )
         self._audits = False
-        """Whether the policy says ``Audit``."""
         self._permitted_until: datetime | None = None
         """When in-tree approval was last permitted by ``Audit``."""
         self._suspects_authorizer = False

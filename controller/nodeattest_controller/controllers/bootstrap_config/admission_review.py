@@ -63,9 +63,7 @@ class AdmissionReview:
     """Empty with ``generateName``."""
     dry_run: bool
     target: JsonObject = field(repr=False)
-    """The object after the operation."""
     before: JsonObject | None = field(repr=False)
-    """The object before an update."""
 
 
 _UNREADABLE: Final = "cannot read the object's Cluster and policy{}; try again"
@@ -80,15 +78,12 @@ class AdmissionOutcome(StrEnum):
     """It has no cluster that a policy selects, or a paused one; or nothing relevant changes."""
     RENDERED = "rendered"
     UNCHANGED = "unchanged"
-    """It is rendered already."""
     LEFT = "left"
     """It is not rendered and has machines; or a policy that was invalid before."""
     AUDITED = "audited"
     ACCEPTED = "accepted"
-    """A valid policy."""
     DENIED = "denied"
     UNAVAILABLE = "unavailable"
-    """The facts could not be read."""
     MALFORMED = "malformed"
 
 

@@ -99,7 +99,6 @@ class AdmissionHandler:
         self._client_names = frozenset(client_names)
         self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
         self._held = Counter[str]()
-        """Bytes, by client."""
         self._places = FairSemaphore(
             limit=MAX_REVIEWS, limit_of_peer=MAX_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=max_wait
         )

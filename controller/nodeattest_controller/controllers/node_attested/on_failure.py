@@ -48,7 +48,6 @@ class Around:
     """The state of the cluster's machines."""
 
     nodes: int = 0
-    """Machines that have joined."""
     treated: int = 0
     control_planes: int = 0
     treated_control_planes: int = 0

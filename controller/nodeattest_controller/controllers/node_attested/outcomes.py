@@ -54,7 +54,6 @@ class CSROutcomes:
         self._denied: dict[str, CSRDenied] = {}
         self._issued: dict[str, CSRIssued] = {}
         self._claims: dict[str, RefusedClaim] = {}
-        """What is shown of each machine that has not joined."""
         self._refusals: dict[str, tuple[RecordedRefusal, ...]] = {}
         """What the MachineAttestations' status lacks."""
         self._decisions = RateLimiter(burst=DECISION_BURST, per_second=DECISION_RATE, clock=clock)

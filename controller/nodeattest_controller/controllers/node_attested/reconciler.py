@@ -32,7 +32,7 @@ from nodeattest_controller.controllers.node_attested.on_failure import (
     patch_attestation,
 )
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
-from nodeattest_controller.metrics import ClusterCertificates, MachineState
+from nodeattest_controller.metrics import MachineState, Metrics
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
 from nodeattest_controller.model.attestation_status import latest_refusals, render_refusals
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
@@ -101,13 +101,10 @@ class MachineCensus:
         if newest is not None and newest.not_after > self._now:
             self._first = newest if first is None or newest.not_after < first.not_after else first
 
-    def result(self) -> ClusterCertificates:
+    def show(self, metrics: Metrics, key: ClusterKey) -> None:
         first = self._first
-        return ClusterCertificates(
-            states=dict(self._states),
-            earliest_end=first.not_after.timestamp() if first else None,
-            earliest_lifetime=(first.not_after - first.not_before).total_seconds() if first else 0.0,
-        )
+        lifetime = (first.not_after - first.not_before).total_seconds() if first else 0.0
+        metrics.machines(key, self._states, (first.not_after.timestamp(), lifetime) if first else None)
 
 
 class NodeAttestedController:
@@ -188,7 +185,7 @@ class NodeAttestedReconciler(ClusterReconciler):
                 due.add(("pool", text(pool, "metadata", "name")))
         for key in sorted(due):
             self._enqueue(*key)
-        self._metrics.machines(self._key, census.result())
+        census.show(self._metrics, self._key)
         self._metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
         return None
 

@@ -106,7 +106,6 @@ class SharedCluster:
 
     name: str
     rivals: tuple[str, ...]
-    """The other policies."""
     ruling: str
     """The policy that goes on, because the cluster's machines joined under it; empty: none, and no node joins."""
     meaning: str
@@ -119,9 +118,7 @@ class PolicyFinding:
     why: PolicyReason
     message: str
     clusters: int
-    """How many Clusters it rules alone."""
     conflicts: tuple[SharedCluster, ...]
-    """Clusters that others select, too."""
 
     @property
     def condition(self) -> Condition:

@@ -63,7 +63,6 @@ _LABELLED: Final = (
     "nodeattestationpolicies,kubeadmcontrolplanes,kubeadmconfigs -n {} -o yaml | nodeattest policy check -f -"
 )
 _WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, *_UNRENDERED})
-"""Reasons of which an Event tells."""
 
 
 class PolicyStatusReconciler:
