@@ -1,8 +1,7 @@
-"""Which addresses a tenant's kubeconfig may lead to: none that stands for this machine, its link or its cloud.
+"""Which addresses a tenant's kubeconfig may lead to: none of this machine, its link or its cloud. And name look-ups.
 
-An address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver comes in
-between; an IPv4 address in an IPv6 one is judged, too. The pod's own addresses are refused like loopback, because what
-listens on all of them answers there, too.
+An address is judged as it is handed to ``connect``, after every look-up. An IPv4 address in an IPv6 one is judged, too.
+The pod's own addresses are refused like loopback.
 Out of scope: further addresses of a node in whose network the pod runs, networks that only the operator knows (a
 NetworkPolicy), and what a proxy connects to.
 Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4), RFC
@@ -12,13 +11,20 @@ data sources Scaleway, Akamai and AliYun; golang.org/x/net/http/httpproxy.
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from nodeattest_kube.errors import KubeconfigError
 
@@ -47,6 +53,15 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
 """Of the operator's choice, with a prefix of any length of RFC 6052 from 48 bits on."""
 _REMEDY: Final = "correct the kubeconfig; or, if it is right, let the operator list the network in allowedAddresses"
+
+AddressInfos = Sequence[tuple[int, int, int, str, Any]]
+"""What ``getaddrinfo`` returns: family, type, protocol, canonical name, address."""
+
+_THREADS: Final = 32
+LOOKUPS_PER_TENANT: Final = 2
+"""Look-ups in progress; the clusters of a namespace wait for each other."""
+_MAX_ADDRESSES: Final = 4
+"""Addresses of one family that a name may lead to. aiohttp tries all of them, and a name may have thousands."""
 
 
 class AddressRefused(OSError):
@@ -152,3 +167,73 @@ def _networks_in(exempt: str) -> Iterator[IPNetwork]:
     for entry in exempt.split(","):
         with suppress(ValueError):
             yield ip_network(entry.strip(), strict=False)
+
+
+class Lookups:
+    """Look-ups of host names in threads of their own, so that one tenant's resolver delays nobody else.
+
+    A look-up that hangs counts until it ends, even if nobody waits for it, because ``getaddrinfo`` cannot be canceled.
+    """
+
+    def __init__(self, getaddrinfo: Callable[..., AddressInfos] = socket.getaddrinfo) -> None:
+        """``getaddrinfo`` blocks; it is called in a thread."""
+        self._getaddrinfo = getaddrinfo
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="lookup")
+        self._free: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By tenant with a look-up in progress."""
+
+    def of(self, tenant: str) -> AbstractResolver:
+        """Return the resolver of a tenant's clients."""
+        return _TenantResolver(self, tenant)
+
+    async def find(self, tenant: str, host: str, port: int) -> AddressInfos:
+        """Look up a name; raises OSError."""
+        free, loop = self._free.setdefault(tenant, asyncio.Semaphore(LOOKUPS_PER_TENANT)), asyncio.get_running_loop()
+        await free.acquire()
+        try:
+            call = self._threads.submit(
+                self._getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+            )
+        except RuntimeError:  # closed
+            free.release()
+            raise OSError("no more look-ups") from None
+
+        def ended(_call: Future[AddressInfos]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(free.release)
+
+        call.add_done_callback(ended)
+        return await asyncio.wrap_future(call)
+
+    def close(self) -> None:
+        """Stop; look-ups in progress are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _TenantResolver(AbstractResolver):
+    def __init__(self, lookups: Lookups, tenant: str) -> None:
+        self._lookups, self._tenant = lookups, tenant
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        del family
+        count = Counter[int]()
+        results: list[ResolveResult] = []
+        for found, _kind, protocol, _name, address in await self._lookups.find(self._tenant, host, port):
+            count[found] += 1
+            if count[found] <= _MAX_ADDRESSES:
+                results.append(
+                    ResolveResult(
+                        hostname=host,
+                        host=address[0],
+                        port=port,
+                        family=found,
+                        proto=protocol,
+                        flags=socket.AI_NUMERICHOST,
+                    )
+                )
+        return results
+
+    async def close(self) -> None:
+        """Own nothing."""

@@ -35,11 +35,10 @@ from nodeattest_controller.model.policy import selecting
 from nodeattest_controller.model.resolver import check_machine_ready
 from nodeattest_controller.runtime.cluster_log import BURST, REQUESTER_BURST, ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
-from nodeattest_kube.addresses import TENANT_ADDRESSES
+from nodeattest_kube.addresses import TENANT_ADDRESSES, Lookups
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.lookups import Lookups
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderName

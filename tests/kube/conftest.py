@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 from scripted import Server, serving
 
 from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.pki import ClusterPki
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "kube")
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncGenerator[Server]:
-    async with serving(tmp_path) as running:
+async def server(pki: ClusterPki) -> AsyncGenerator[Server]:
+    async with serving(pki) as running:
         yield running
 
 

@@ -1,10 +1,9 @@
-"""A real HTTPS server on loopback that answers what a test scripts, and a CA of its own."""
+"""A real HTTPS server on loopback that answers what a test scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import json
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,56 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_sandbox.pki import builder
+from nodeattest_sandbox.pki import ClusterPki
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A certificate and its key, in PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-class Authority:
-    """A test CA; ``above``: the CA that certifies it, else it does so itself."""
-
-    def __init__(self, name: str = "test CA", *, above: Authority | None = None) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        issuer = above or self
-        built = builder(self._name, issuer._name, self._key.public_key())
-        built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.pem = built.sign(issuer._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    def issue(self, name: str, *names: str) -> Pair:
-        """Issue a certificate for DNS names and IP addresses."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        built = builder(subject, self._name, key.public_key())
-        if names:
-            built = built.add_extension(x509.SubjectAlternativeName([_general(each) for each in names]), critical=False)
-        certificate = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        key_pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return Pair(certificate, key_pem)
-
-
-def _general(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
 
 
 @dataclass
@@ -70,8 +25,7 @@ class Server:
     """What a test sees of the running server."""
 
     url: str
-    ca_pem: bytes
-    authority: Authority
+    pki: ClusterPki
     requests: list[web.Request] = field(default_factory=list[web.Request])
     bodies: list[bytes] = field(default_factory=list[bytes])
     script: list[Handler] = field(default_factory=list[Handler])
@@ -79,11 +33,22 @@ class Server:
 
     def kubeconfig(self, cluster: JsonObject | None = None, user: JsonObject | None = None) -> bytes:
         """Write a kubeconfig for this server."""
-        mine: JsonObject = {"server": self.url, "certificate-authority-data": base64.b64encode(self.ca_pem).decode()}
+        mine: JsonObject = {"server": self.url, "certificate-authority-data": b64(self.pki.ca_certificate)}
         return kubeconfig({**mine, **(cluster or {})}, {"token": "t0ken"} if user is None else user)
 
+    def asked(self) -> list[str]:
+        """Tell what each request was: the page size of a list, or the version from which a watch started."""
+        return [
+            each.query["resourceVersion"] if "watch" in each.query else "list:" + each.query.get("limit", "all")
+            for each in self.requests
+        ]
 
-def kubeconfig(cluster: JsonObject, user: JsonObject) -> bytes:
+
+def b64(data: bytes | Path) -> str:
+    return base64.b64encode(data.read_bytes() if isinstance(data, Path) else data).decode()
+
+
+def kubeconfig(cluster: JsonObject, user: JsonObject, **changes: JsonValue) -> bytes:
     """Write a kubeconfig of one context."""
     document: JsonObject = {
         "apiVersion": "v1",
@@ -93,29 +58,20 @@ def kubeconfig(cluster: JsonObject, user: JsonObject) -> bytes:
         "clusters": [{"name": "cl", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],
     }
-    return json.dumps(document).encode()
+    return json.dumps(document | changes).encode()
 
 
-def server_tls(folder: Path, *names: str, authority: Authority | None = None) -> tuple[Authority, ssl.SSLContext]:
-    """Make an authority, and the TLS of a server with its certificate for ``names``."""
-    authority = authority or Authority()
-    pair = authority.issue("kube-apiserver", *names)
-    (folder / "server.pem").write_bytes(pair.certificate + pair.key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "server.pem")
-    return authority, context
+def server_tls(pki: ClusterPki, *names: str) -> ssl.SSLContext:
+    """Make the TLS of a server with a certificate for 127.0.0.1 and ``names``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pki.files("-".join(["server", *names]), names or ("localhost",)))
+    return context
 
 
 @asynccontextmanager
-async def serving(
-    folder: Path, *names: str, authority: Authority | None = None, client_ca: Authority | None = None
-) -> AsyncGenerator[Server]:
-    """Run a scripted server with a certificate for ``names``."""
-    authority, context = server_tls(folder, *(names or ("127.0.0.1",)), authority=authority)
-    if client_ca is not None:
-        context.load_verify_locations(cadata=client_ca.pem.decode())
-        context.verify_mode = ssl.CERT_REQUIRED
-    server = Server("", authority.pem, authority)
+async def serving(pki: ClusterPki, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Server]:
+    """Run a scripted server."""
+    server = Server("", pki)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         server.requests.append(request)
@@ -126,14 +82,53 @@ async def serving(
     application.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    port: int = runner.addresses[0][1]
-    server.url = f"https://127.0.0.1:{port}"
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls or server_tls(pki)).start()
+    server.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def speaking(
+    speak: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    pki: ClusterPki,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncGenerator[Server]:
+    """Run a server that does with each connection what a test says, and ends it."""
+    running: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, EOFError):
+                await speak(reader, writer)
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+
+    def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.append(asyncio.create_task(serve(reader, writer)))
+
+    async with await asyncio.start_server(start, "127.0.0.1", 0, ssl=tls) as server:
+        yield Server(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", pki)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+def says(*pieces: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Send pieces to whoever sends the head of a request."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+
+    return speak
 
 
 def answers(body: JsonObject | bytes, *, status: int = 200, **headers: str) -> Handler:
@@ -153,31 +148,20 @@ def refuses(status: int, reason: str, message: str = "no", **details: int) -> Ha
 
 
 def status_object(status: int, reason: str, message: str = "no", **details: int) -> JsonObject:
-    """Make a metav1.Status failure."""
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "reason": reason,
-        "message": message,
-        "code": status,
-        "details": {**details},
-    }
+    return {"kind": "Status", "code": status, "reason": reason, "message": message, "details": {**details}}
 
 
-def thing(name: str, version: int, *, namespace: str = "", uid: str = "", **more: JsonValue) -> JsonObject:
+def thing(name: str, version: int, *, namespace: str = "", **more: JsonValue) -> JsonObject:
     """Make an object."""
-    metadata: JsonObject = {"name": name, "resourceVersion": str(version), "uid": uid or f"uid-{name}"}
+    metadata: JsonObject = {"name": name, "resourceVersion": str(version), "uid": f"uid-{name}"}
     if namespace:
         metadata["namespace"] = namespace
     return {"apiVersion": "v1", "kind": "Thing", "metadata": metadata, **more}
 
 
-def listing(version: int, *items: JsonObject, continues: str = "") -> JsonObject:
+def listing(version: int | str, *items: JsonObject, continues: str = "") -> JsonObject:
     """Make a list page."""
-    metadata: JsonObject = {"resourceVersion": str(version)}
-    if continues:
-        metadata["continue"] = continues
+    metadata: JsonObject = {"resourceVersion": str(version), "continue": continues}
     return {"apiVersion": "v1", "kind": "ThingList", "metadata": metadata, "items": list(items)}
 
 
@@ -207,28 +191,14 @@ async def cut(request: web.Request) -> None:
         request.transport.abort()
 
 
-@asynccontextmanager
-async def sending(
-    send: Callable[[asyncio.StreamWriter], Awaitable[None]],
-    context: ssl.SSLContext | None = None,
-    authority: Authority | None = None,
-) -> AsyncGenerator[Server]:
-    """Run a server that sends something to whoever sends a request."""
-    running: list[asyncio.Task[None]] = []
+async def hang(_request: web.Request) -> web.StreamResponse:
+    """Never answer."""
+    await asyncio.Event().wait()
+    raise AssertionError
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            await send(writer)
-        writer.transport.abort()
 
-    def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        running.append(asyncio.create_task(serve(reader, writer)))
-
-    async with await asyncio.start_server(start, "127.0.0.1", 0, ssl=context) as server:
-        authority = authority or Authority()
-        yield Server(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", authority.pem, authority)
-    await asyncio.gather(*running)
+async def forever(request: web.Request) -> None:
+    await hang(request)
 
 
 class Gate(ClusterInput):

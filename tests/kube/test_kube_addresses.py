@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import socket
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from polling import until
-from scripted import kubeconfig, server_tls, thing
+from scripted import b64, kubeconfig, server_tls, thing
 
-from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network, parse_pod_ips
+from nodeattest_kube.addresses import (
+    LOOKUPS_PER_TENANT,
+    TENANT_ADDRESSES,
+    AddressInfos,
+    AddressRules,
+    Lookups,
+    environment_proxy,
+    parse_network,
+    parse_pod_ips,
+)
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import KubeconfigError, Unreachable
+from nodeattest_kube.errors import Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
-from nodeattest_kube.lookups import Lookups
+from nodeattest_sandbox.pki import ClusterPki
 
 LOOPBACK: Final = AddressRules((parse_network("127.0.0.0/8"), parse_network("::1")))
 REFUSED: Final = (
@@ -63,7 +71,6 @@ def test_an_address_of_the_pod_is_refused_in_every_form_unless_it_is_allowed() -
 
 
 def test_pod_ips_are_addresses_separated_by_commas() -> None:
-    assert parse_pod_ips("") == frozenset()
     assert parse_pod_ips("10.1.2.3, fd00::1") == {ip_address("10.1.2.3"), ip_address("fd00::1")}
     for wrong in ("10.1.2.0/24", "host", "10.1.2.3;10.1.2.4"):
         with pytest.raises(ValueError, match="does not appear"):
@@ -77,27 +84,29 @@ def test_what_the_operator_allows_is_allowed_in_every_form_and_nothing_else() ->
         assert LOOPBACK.refuses(address)
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "127.0.0.1", "[::ffff:169.254.169.254]", "[fd00:ec2::254]"])
-def test_a_kubeconfig_that_names_such_an_address_is_refused_before_anything_is_opened(host: str) -> None:
-    for cluster in ({"server": f"https://{host}"}, {"server": "https://api.example", "proxy-url": f"http://{host}:80"}):
-        with pytest.raises(KubeconfigError, match="this machine, its link or its cloud"):
-            ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}), addresses=TENANT_ADDRESSES)
-        ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}))
-
-
-class Names:
-    """Resolves every name to loopback, but ``moves.example`` to an honest address when it is asked first."""
+class Resolver:
+    """Answers with two addresses of loopback; names under ``hangs.example`` hang until the end of the test."""
 
     def __init__(self) -> None:
+        self.end = threading.Event()
         self.asked: Counter[str] = Counter()
 
     def getaddrinfo(self, host: str, port: int, *_more: object) -> list[tuple[int, int, int, str, Any]]:
         self.asked[host] += 1
-        first = host == "moves.example" and self.asked[host] == 1
-        return [
-            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (each, port))
-            for each in (["192.0.2.1"] if first else ["127.0.0.1", "127.0.0.2"])
-        ]
+        if host.endswith("hangs.example"):
+            self.end.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("127.0.0.1", "127.0.0.2")]
+
+
+@asynccontextmanager
+async def looking_up(resolver: Resolver, *, really: bool = False) -> AsyncGenerator[Lookups]:
+    lookups = Lookups(socket.getaddrinfo if really else resolver.getaddrinfo)
+    try:
+        yield lookups
+    finally:
+        resolver.end.set()
+        lookups.close()
 
 
 @asynccontextmanager
@@ -116,9 +125,8 @@ async def listening() -> AsyncGenerator[tuple[int, list[object]]]:
 @pytest.mark.parametrize("host", ["internal.example", "127.1", "2130706433", "0"])
 @pytest.mark.parametrize("field", ["server", "proxy-url"])
 async def test_a_name_that_leads_there_is_looked_up_once_and_never_connected_to(host: str, field: str) -> None:
-    names = Names()
-    lookups = Lookups(names.getaddrinfo if host.endswith("example") else socket.getaddrinfo)
-    async with listening() as (port, seen):
+    resolver, really = Resolver(), not host.endswith("example")
+    async with listening() as (port, seen), looking_up(resolver, really=really) as lookups:
         named = {"server": f"https://{host}:{port}"}
         if field == "proxy-url":
             named = {"server": "https://api.example", "proxy-url": f"http://{host}:{port}"}
@@ -126,10 +134,9 @@ async def test_a_name_that_leads_there_is_looked_up_once_and_never_connected_to(
             client.use_resolver(lookups.of("a"))
             with pytest.raises(Unreachable) as refused:  # some forms are refused by the library, before a look-up
                 await client.get("/api/v1/things/a")
-    lookups.close()
-    assert "this machine, its link or its cloud" in str(refused.value) or not names.asked
+    assert "this machine, its link or its cloud" in str(refused.value) or not resolver.asked
     assert seen == []
-    assert sum(names.asked.values()) <= 1
+    assert sum(resolver.asked.values()) <= 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"])
@@ -147,49 +154,105 @@ async def test_a_literal_that_no_resolver_sees_is_refused_where_it_is_connected_
     assert seen == []
 
 
-async def test_a_name_that_resolves_otherwise_between_two_requests_is_judged_each_time() -> None:
-    names = Names()
-    lookups = Lookups(names.getaddrinfo)
-    async with listening() as (port, seen):
-        moving = kubeconfig({"server": f"https://moves.example:{port}"}, {})
-        async with ApiClient.from_kubeconfig(moving, request_timeout=0.1, addresses=TENANT_ADDRESSES) as client:
-            client.use_resolver(lookups.of("a"))
-            with pytest.raises(Unreachable):  # 192.0.2.1: nobody answers
-                await client.get("/api/v1/things/a")
-        async with ApiClient.from_kubeconfig(moving, request_timeout=60, addresses=TENANT_ADDRESSES) as client:
-            client.use_resolver(lookups.of("a"))
-            with pytest.raises(Unreachable, match="this machine, its link or its cloud"):
-                await client.get("/api/v1/things/a")
-    lookups.close()
-    assert seen == []
-
-
-async def test_a_refusal_of_one_address_is_forgotten_once_the_server_answers_at_another(tmp_path: Path) -> None:
+async def test_a_refusal_of_one_address_is_forgotten_once_the_server_answers_at_another(pki: ClusterPki) -> None:
     """The first address answers late, so that the second one is tried meanwhile (RFC 8305)."""
-    authority, context = server_tls(tmp_path, "two.example")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         body = json.dumps(thing("a", 1)).encode()
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
 
-    lookups, rules = Lookups(Names().getaddrinfo), AddressRules((parse_network("127.0.0.1"),))
+    rules = AddressRules((parse_network("127.0.0.1"),))
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
     port: int = listener.getsockname()[1]
     cluster = {
         "server": f"https://two.example:{port}",
-        "certificate-authority-data": base64.b64encode(authority.pem).decode(),
+        "certificate-authority-data": b64(pki.ca_certificate),
     }
     with listener, socket.create_connection(("127.0.0.1", port)):  # which nobody accepts: the next one waits
-        async with ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}), addresses=rules) as client:
+        config = kubeconfig({**cluster}, {})
+        async with looking_up(Resolver()) as lookups, ApiClient.from_kubeconfig(config, addresses=rules) as client:
             client.use_resolver(lookups.of("a"))
             asked = asyncio.create_task(client.get("/api/v1/things/a"))
             await until(lambda: client.refused_address)
             assert "127.0.0.2" in client.refused_address
-            async with await asyncio.start_server(serve, sock=listener, ssl=context):
+            async with await asyncio.start_server(serve, sock=listener, ssl=server_tls(pki, "two.example")):
                 assert (await asked)["kind"] == "Thing"
             assert client.refused_address == ""
-    lookups.close()
+
+
+# Look-ups
+
+
+async def test_a_thousand_hung_lookups_of_one_tenant_leave_threads_to_every_other() -> None:
+    resolver = Resolver()
+    async with looking_up(resolver) as lookups:
+        hung = [asyncio.create_task(lookups.find("a", f"{number}.hangs.example", 443)) for number in range(1000)]
+        for tenant in ("b", "c"):
+            [found, _] = await lookups.find(tenant, "honest.example", 443)
+            assert found[4] == ("127.0.0.1", 443)
+        assert sum(host.endswith("hangs.example") for host in resolver.asked) == LOOKUPS_PER_TENANT
+        for task in hung:
+            task.cancel()
+        await asyncio.gather(*hung, return_exceptions=True)
+
+
+async def test_a_lookup_that_nobody_waits_for_counts_until_it_ends() -> None:
+    resolver = Resolver()
+    async with looking_up(resolver) as lookups:
+        for number in range(LOOKUPS_PER_TENANT):
+            hung = asyncio.create_task(lookups.find("a", f"{number}.hangs.example", 443))
+            await until(lambda number=number: resolver.asked[f"{number}.hangs.example"])
+            hung.cancel()
+            await asyncio.gather(hung, return_exceptions=True)
+        later = asyncio.create_task(lookups.find("a", "honest.example", 443))
+        await lookups.find("b", "other.example", 443)
+        assert resolver.asked["honest.example"] == 0
+        resolver.end.set()
+        assert await later
+    with pytest.raises(OSError, match="no more"):
+        await lookups.find("a", "honest.example", 443)
+
+
+async def test_of_a_name_with_many_addresses_a_few_are_tried() -> None:
+    def thousands(_host: str, port: int, *_more: object) -> AddressInfos:
+        v4 = [(socket.AF_INET, 0, 6, "", (f"192.0.2.{number}", port)) for number in range(200)]
+        return [*v4, *((socket.AF_INET6, 0, 6, "", (f"2001:db8::{number:x}", port, 0, 0)) for number in range(2000))]
+
+    found = await Lookups(thousands).of("a").resolve("evil.example", 443)
+    assert [each["host"] for each in found][::4] == ["192.0.2.0", "2001:db8::0"]
+    assert len(found) == 8
+
+
+SERVER = "https://api.example.test:6443"
+
+
+@pytest.mark.parametrize(
+    ("server", "exempt", "direct"),
+    [
+        (SERVER, "", False),
+        (SERVER, "*", True),
+        (SERVER, "example.test", True),
+        (SERVER, ".example.test", True),
+        (SERVER, "*.example.test", True),
+        (SERVER, "API.example.test", True),
+        (SERVER, "api.example.test:6443", True),
+        (SERVER, "api.example.test:443", False),
+        (SERVER, "le.test", False),
+        (SERVER, "other, example.test", True),
+        ("https://10.96.0.1", "10.96.0.0/12", True),
+        ("https://10.96.0.1", "10.96.0.1", True),
+        ("https://10.96.0.1", "10.96.0.1:443", True),
+        ("https://10.96.0.1:6443", "10.96.0.1:443", False),
+        ("https://192.168.0.1", "10.96.0.0/12", False),
+        ("https://[fd00::1]", "fd00::/8", True),
+        ("https://[fd00::1]", "[fd00::1]:443", True),
+        ("https://[fd00::1]", "fd00::1", True),
+        ("https://127.0.0.1:6443", "", True),
+        ("https://localhost:6443", "", True),
+    ],
+)
+def test_no_proxy_is_read_as_go_reads_it(server: str, exempt: str, *, direct: bool) -> None:
+    environment = {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": exempt}
+    assert environment_proxy(server, environment) == (None if direct else "http://proxy:3128")

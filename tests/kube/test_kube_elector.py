@@ -1,80 +1,72 @@
+"""At most one candidate leads, whatever servers and clocks do, and a lease that was another's meanwhile is lost."""
+
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Mapping
 from contextlib import suppress
-from copy import deepcopy
 from itertools import pairwise
+from typing import Final
 
 import pytest
+from fake_api import FakeApi
 from virtual import advance, now, spend, virtually
 
-from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
-from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from nodeattest_kube.errors import ApiError, Unreachable
 from nodeattest_parsing.objects import dig, mapping, text
 from nodeattest_parsing.values import JsonObject
 
-EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/nodeattest"
 
 
-class Leases(ApiClient):
-    """One lease as an API server keeps it: compare-and-swap on resourceVersion."""
+class Leases(FakeApi):
+    """An API server that may be away, and answers late or never; ``history`` has who held the lease, and since when."""
 
     def __init__(self) -> None:
-        self.lease: JsonObject | None = None
-        self.version = 0
+        super().__init__()
+        self.on_call = self._arrive
         self.trouble: ApiError | None = None
-        self.hung = False
-        self.loses_answers = False
+        self.hung = self.loses_answers = False
         self.answer_delay = 0.0
         self.history: list[tuple[float, str]] = []
-        self.calls = 0
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
-        assert query is None
-        await self._arrive()
-        if self.lease is None:
-            raise NotFound(404, "NotFound", path)
-        return deepcopy(self.lease)
-
-    async def create(self, path: str, body: JsonObject) -> JsonObject:
-        await self._arrive()
-        if self.lease is not None:
-            raise AlreadyExists(409, "AlreadyExists", path)
-        return await self._store(body)
-
-    async def replace(self, path: str, body: JsonObject) -> JsonObject:
-        await self._arrive()
-        if self.lease is None:
-            raise NotFound(404, "NotFound", path)
-        if text(body, "metadata", "resourceVersion") != str(self.version):
-            raise Conflict(409, "Conflict", path)
-        return await self._store(body)
-
-    async def _arrive(self) -> None:
-        self.calls += 1
+    async def _arrive(self, _method: str, _path: str) -> None:
         await asyncio.sleep(0.01)
         if self.hung:
             await advance(1000)
         if self.trouble is not None:
             raise self.trouble
 
-    async def _store(self, body: JsonObject) -> JsonObject:
-        self.version += 1
-        self.lease = deepcopy(body)
-        metadata = self.lease["metadata"]
-        assert isinstance(metadata, dict)
-        metadata["resourceVersion"] = str(self.version)
-        holder = text(body, "spec", "holderIdentity")
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        return await self._stored(await super().create(path, body))
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        return await self._stored(await super().replace(path, body))
+
+    async def _stored(self, lease: JsonObject) -> JsonObject:
+        holder = text(lease, "spec", "holderIdentity")
         if not self.history or self.history[-1][1] != holder:
             self.history.append((now(), holder))
-        if self.answer_delay:
-            await advance(self.answer_delay)
+        await advance(self.answer_delay)
         if self.loses_answers:
             raise Unreachable("reset")
-        return deepcopy(self.lease)
+        return lease
+
+    @property
+    def lease(self) -> JsonObject:
+        return self.objects[PATH]
+
+    @property
+    def version(self) -> str:
+        return text(self.objects.get(PATH), "metadata", "resourceVersion")
+
+    async def await_write(self) -> None:
+        """Wait until the lease is written again."""
+        before = self.version
+        while self.version == before:
+            await asyncio.sleep(0.01)
 
 
 class Candidate:
@@ -123,37 +115,40 @@ async def stop(*tasks: asyncio.Task[None]) -> None:
 
 
 @virtually
-async def test_the_first_candidate_leads_and_the_second_waits(leases: Leases) -> None:
+async def test_the_first_leads_the_second_waits_and_follows_once_the_first_has_stopped_and_released(
+    leases: Leases,
+) -> None:
     first, second = Candidate(leases, "one"), Candidate(leases, "two", skew=-7200)
     one = first.start()
     await advance(0.1)
     two = second.start()
-    await advance(300)
-    assert first.elector.is_leader
-    assert not second.elector.is_leader
-    assert second.elector.leader == "one"
-    assert leases.lease is not None
+    await advance(299.9)
+    assert (first.elector.is_leader, second.elector.is_leader, second.elector.leader) == (True, False, "one")
+    renewed = text(leases.lease, "spec", "renewTime")
+    assert renewed > "2026-01-01T00:04:55"
     assert leases.lease["spec"] == {
         "holderIdentity": "one",
         "leaseDurationSeconds": 15,
         "acquireTime": "2026-01-01T00:00:00.010000Z",
-        "renewTime": text(leases.lease, "spec", "renewTime"),
+        "renewTime": renewed,
         "leaseTransitions": 0,
     }
-    assert text(leases.lease, "spec", "renewTime") > "2026-01-01T00:04:55"
-    await stop(two, one)
+    await stop(one)
+    await advance(5)
+    assert second.elector.is_leader
+    assert [holder for _at, holder in leases.history] == ["one", "", "two"]
+    assert first.terms[0][1] <= leases.history[1][0] < 301, "released after the work has ended"
+    assert dig(leases.lease, "spec", "leaseTransitions") == 1
+    await stop(two)
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
 @virtually
 async def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float, leases: Leases) -> None:
-    leases.version = 1
-    leases.lease = {
-        "metadata": {"resourceVersion": "1", "name": "nodeattest", "annotations": {"version": "1", "theirs": "kept"}},
-        "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 20, "leaseTransitions": 4, "renewTime": "1999"},
-    }
-    candidate = Candidate(leases, "next", skew=skew)
-    task = candidate.start()
+    spec: JsonObject = {"holderIdentity": "dead", "leaseDurationSeconds": 20, "leaseTransitions": 4}
+    theirs: JsonObject = {"version": "1", "theirs": "kept"}
+    leases.put(PATH, {"metadata": {"annotations": theirs}, "spec": {**spec, "renewTime": "1999"}})
+    task = Candidate(leases, "next", skew=skew).start()
     await advance(60)
     taken, holder = leases.history[0]
     assert holder == "next"
@@ -171,17 +166,14 @@ async def test_a_leader_without_server_stops_before_its_lease_ends(
 ) -> None:
     task = candidate.start()
     await advance(21)
-    if way == "hung":
-        leases.hung = True
-    else:
-        leases.trouble = Unreachable("down")
+    leases.hung, leases.trouble = way == "hung", Unreachable("down") if way == "refused" else None
     with pytest.raises(LostLease):
         await task
     begun, ended = candidate.terms[0]
     assert begun < 1
     assert 21 + 8 <= ended <= 21 + 10 + 0.6
     assert not candidate.elector.is_leader
-    assert leases.history == [(pytest.approx(0.02), "one")]  # Not released: it is not ours to give.
+    assert [holder for _at, holder in leases.history] == ["one"]  # Not released: it is not ours to give.
 
 
 @virtually
@@ -189,8 +181,7 @@ async def test_the_deadline_counts_from_the_beginning_of_the_last_renewal(leases
     task = candidate.start()
     await advance(1)
     leases.answer_delay = 4.0
-    while leases.version < 2:
-        await asyncio.sleep(0.01)
+    await leases.await_write()
     stored = now()  # The server may count the lease's life from here on; we must not count from the answer.
     await advance(4.1)
     assert candidate.elector.is_leader
@@ -214,30 +205,11 @@ async def test_a_renewal_whose_answer_was_lost_is_found_out(leases: Leases, cand
 
 
 @virtually
-async def test_a_clean_stop_releases_after_the_work_has_ended(leases: Leases) -> None:
-    first, second = Candidate(leases, "one"), Candidate(leases, "two")
-    one = first.start()
-    await advance(0.1)
-    two = second.start()
-    await advance(50)
-    await stop(one)
-    await advance(5)
-    assert second.elector.is_leader
-    holders = [holder for _at, holder in leases.history]
-    assert holders == ["one", "", "two"]
-    released = leases.history[1][0]
-    assert first.terms[0][1] <= released < 51
-    assert dig(leases.lease, "spec", "leaseTransitions") == 1
-    await stop(two)
-
-
-@virtually
 async def test_a_stop_amid_a_renewal_releases_all_the_same(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(1)
     leases.answer_delay = 0.5
-    while leases.version == 1:
-        await advance(0.1)
+    await leases.await_write()
     leases.answer_delay = 0.0
     await stop(task)
     assert leases.history[-1][1] == ""
@@ -257,15 +229,13 @@ async def test_work_that_swallows_its_cancellation_still_loses_the_lease(leases:
 
 
 @virtually
-async def test_leadership_ends_by_time_alone_while_the_loop_stands_still() -> None:
-    elector = LeaseElector(Leases(), namespace="n", name="l", identity="i", clock=now)
-
+async def test_leadership_ends_by_time_alone_while_the_loop_stands_still(candidate: Candidate) -> None:
     async def lead() -> None:
-        assert elector.is_leader
+        assert candidate.elector.is_leader
         spend(10.0)  # No await: no renewal could run, nor any cancellation arrive.
-        assert not elector.is_leader
+        assert not candidate.elector.is_leader
 
-    await elector.run(lead)
+    await candidate.elector.run(lead)
 
 
 @virtually
@@ -274,10 +244,8 @@ async def test_at_no_time_do_two_lead_through_random_outages(leases: Leases) -> 
 
     async def live(candidate: Candidate) -> None:
         while True:
-            try:
+            with suppress(LostLease):
                 await candidate.elector.run(candidate.lead)
-            except LostLease:
-                continue
 
     tasks = [asyncio.create_task(live(candidate)) for candidate in candidates]
     for length in (3, 9, 30, 1, 14, 50, 11, 25):
@@ -310,27 +278,23 @@ async def test_at_no_time_do_two_lead_through_random_outages(leases: Leases) -> 
 async def test_a_term_with_another_in_between_is_two(way: str, why: str, leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(9)
-    lease = deepcopy(leases.lease)
-    assert lease is not None
+    spec: JsonObject = {**mapping(leases.lease, "spec")}
     match way:
-        case "taken":
-            mapping(lease, "spec")["holderIdentity"] = "thief"
+        case "taken" | "released":
+            leases.put(PATH, {**leases.lease, "spec": spec | {"holderIdentity": "thief" if way == "taken" else ""}})
         case "taken and given back":
-            mapping(lease, "spec")["leaseTransitions"] = 2
-        case "made anew":
-            mapping(lease, "metadata")["uid"] = "another"
+            leases.put(PATH, {**leases.lease, "spec": spec | {"leaseTransitions": 2}})
         case _:
-            mapping(lease, "spec")["holderIdentity"] = ""
-    await leases.replace("", lease)
-    if way == "deleted":
-        leases.lease = None
-    left = deepcopy(leases.lease)
+            leases.remove(PATH)
+            if way == "made anew":
+                leases.put(PATH, {"spec": spec})
+    left = leases.version
     assert candidate.elector.is_leader
     assert not await candidate.elector.still_leads()
     with pytest.raises(LostLease, match=why):
         await task
     assert now() < 9 + 2 + 0.6
-    assert leases.lease == left
+    assert leases.version == left
 
 
 @pytest.mark.parametrize("wrong", [{"identity": ""}, {"renew_deadline": 15.0}, {"retry_period": 9.0}])
@@ -359,16 +323,16 @@ async def test_each_who_asks_gets_a_read_that_began_later_and_many_share_one(
 ) -> None:
     task = candidate.start()
     await advance(1)
-    elector, before = candidate.elector, leases.calls
+    elector, before = candidate.elector, leases.requests
     assert all(await asyncio.gather(*(elector.still_leads() for _ in range(100))))
-    assert leases.calls == before + 1
+    assert leases.requests == before + 1
     first, second = asyncio.create_task(elector.still_leads()), asyncio.create_task(elector.still_leads())
-    await advance(0.005)
+    await advance(0.01)
     later = asyncio.create_task(elector.still_leads())
     await advance(0)
-    leases.lease = None  # after the first read began
     first.cancel()
-    assert not await second  # who gives up takes no read from others
+    assert await second  # who gives up takes no read from others
+    leases.remove(PATH)  # after that read began
     assert not await later
-    assert leases.calls == before + 3
+    assert leases.requests == before + 3
     await stop(task)

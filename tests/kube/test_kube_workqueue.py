@@ -1,15 +1,19 @@
+"""Keys are handed out once, in turns of nested groups, and none takes more than its share."""
+
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual import advance, now, run_virtually, virtually
+from virtual import advance, now, virtually
 
 from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.periodic import BackoffPolicy
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.workqueue import FairQueue, WorkQueue
 
 Worker = Callable[[str], Awaitable[None]]
 
@@ -66,21 +70,13 @@ async def test_the_earliest_of_several_delays_counts_and_what_is_planned_for_a_d
 @virtually
 async def test_retries_of_a_key_wait_longer_and_longer_until_it_is_forgotten() -> None:
     waits: list[float] = []
-    made = queue()
+    made, busy = queue(), TooManyRequests(429, "TooManyRequests", "busy", retry_after=45.0)
     waits.extend(made.retry("a", None) for _ in range(8))
     waits.append(made.retry("b", None))
     assert made.failures("a") == 8
     made.forget("a")
-    waits.append(made.retry("a", None))
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 1]
-
-
-def test_a_retry_waits_for_as_long_as_the_server_asks() -> None:
-    async def main() -> list[float]:
-        made, busy = queue(), TooManyRequests(429, "TooManyRequests", "busy", retry_after=45.0)
-        return [made.retry("a", busy), made.retry("a", None)]
-
-    assert run_virtually(main()) == [45.0, 2]
+    waits += [made.retry("a", busy), made.retry("a", None)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 45, 2], "and as long as the server asks"
 
 
 def test_counts_of_lost_keys_take_bounded_memory() -> None:
@@ -169,3 +165,105 @@ async def test_every_add_is_followed_by_a_whole_run_of_its_key(adds: list[tuple[
     await drive(made, worker, workers=workers)
     for key, at, _length in adds:
         assert any(name == key and begun >= at for name, begun in began)
+
+
+# Groups
+
+Key = tuple[str, str, int]
+"""Cluster, requester, number."""
+
+
+def groups(key: Key) -> tuple[str, str]:
+    return key[:2]
+
+
+def turns(per_cluster: int = 99, per_requester: int = 99) -> FairQueue[Key]:
+    return FairQueue(groups, (per_cluster, per_requester))
+
+
+def taken(made: FairQueue[Key], count: int) -> list[Key | None]:
+    return [made.take() for _ in range(count)]
+
+
+def test_clusters_take_turns_and_so_do_the_requesters_of_each() -> None:
+    made = turns()
+    for key in [("a", "x", 1), ("a", "x", 2), ("a", "x", 3), ("a", "y", 1), ("b", "z", 1), ("b", "z", 2)]:
+        made.add(key, 0.0)
+    assert taken(made, 7) == [
+        ("a", "x", 1), ("b", "z", 1), ("a", "y", 1), ("b", "z", 2), ("a", "x", 2), ("a", "x", 3), None,
+    ]  # fmt: skip
+
+
+def test_a_group_with_its_share_in_hand_waits_until_one_is_done() -> None:
+    made = turns(per_cluster=3, per_requester=2)
+    for number in range(4):
+        made.add(("a", "x", number), 0.0)
+    first = made.take()
+    assert first is not None
+    assert taken(made, 2) == [("a", "x", 1), None]
+    made.add(("a", "y", 0), 0.0)
+    made.add(("a", "y", 1), 0.0)
+    assert taken(made, 2) == [("a", "y", 0), None]  # now the cluster has its share
+    made.done(first)
+    assert taken(made, 2) == [("a", "y", 1), None]  # whose turn it is
+    made.done(("a", "x", 1))
+    assert taken(made, 2) == [("a", "x", 2), None]
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("flood", [2_000, 20_000])
+def test_a_key_beside_a_flood_is_taken_after_one_of_the_flood(flood: int) -> None:
+    made = turns(per_cluster=8, per_requester=4)
+    for number in range(flood):
+        made.add(("a", "thief", number), 0.0)
+    held = [key for key in taken(made, 4) if key]
+    made.add(("a", "node", 0), 0.0)
+    assert made.take() == ("a", "node", 0)  # although the thief has all that it may have
+    made.done(held[0])
+    made.add(("a", "node", 1), 0.0)
+    assert ("a", "node", 1) in taken(made, 2)
+
+
+KEYS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(0, 5)), max_size=40)
+
+
+@given(KEYS, st.integers(1, 4), st.integers(1, 3), st.data())
+def test_every_key_comes_once_no_group_exceeds_its_share_and_nothing_is_left(
+    keys: list[Key], per_cluster: int, per_requester: int, data: st.DataObject
+) -> None:
+    made = turns(per_cluster, per_requester)
+    for key in keys:
+        made.add(key, 0.0)
+    assert len(made) == len(set(keys))
+    hands: list[Key] = []
+    seen: list[Key] = []
+    while len(made):
+        key = made.take()
+        if key is None:
+            made.done(hands.pop(data.draw(st.integers(0, len(hands) - 1))))
+            continue
+        seen.append(key)
+        hands.append(key)
+        assert max(Counter(one[0] for one in hands).values()) <= per_cluster
+        assert max(Counter(one[:2] for one in hands).values()) <= per_requester
+    assert sorted(seen) == sorted(set(keys))
+
+
+@virtually
+async def test_requesters_and_clusters_whose_work_hangs_delay_no_other() -> None:
+    hanging: WorkQueue[Key] = WorkQueue(groups=groups, limits=(4, 2), clock=now)
+    done: list[tuple[Key, float]] = []
+
+    async def work(key: Key) -> None:
+        if "hung" in key:
+            await advance(1000)
+        done.append((key, now()))
+
+    for number in range(100):
+        hanging.add(("hung", "x", number))
+        hanging.add(("a", "hung", number))
+    for number in range(10):
+        hanging.add(("a", "well", number))
+    asyncio.get_running_loop().call_later(500, hanging.shut_down)
+    await hanging.run(work, 8)
+    assert [key for key, at in done if at == 0] == [("a", "well", number) for number in range(10)]

@@ -35,11 +35,11 @@ from nodeattest_controller.runtime.conditions import (
 from nodeattest_controller.runtime.guard import mark_of
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
+from nodeattest_kube.addresses import Lookups
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError, NotFound
 from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.input_scheduler import InputScheduler
-from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import BackoffPolicy, call_every
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import condition, items, key_of, mapping, text
