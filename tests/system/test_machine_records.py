@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from typing import Final
 
@@ -90,7 +89,6 @@ def told(world: RecordedWorld, name: str, reason: str) -> list[JsonMap]:
 
 RECORDS: Final = f"{OWN}/machinerecords"
 _GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
-_LABELS: Final[JsonMap] = {"cluster.x-k8s.io/cluster-name": CLUSTER}
 
 
 class RecordedWorld(World):
@@ -122,12 +120,6 @@ class RecordedWorld(World):
         )
         pki = self.workload.pki
         pair = {"tls.crt": pki.ca_certificate.read_bytes(), "tls.key": pki.ca_key.read_bytes()}
-        self._secret(f"{CLUSTER}-kubeconfig", value=self.workload.admin_kubeconfig.read_bytes())
-        self._secret(f"{CLUSTER}-ca", **pair)
+        self.keep_secret(f"{CLUSTER}-kubeconfig", value=self.workload.admin_kubeconfig.read_bytes())
+        self.keep_secret(f"{CLUSTER}-ca", **pair)
         return cluster
-
-    def _secret(self, name: str, **data: bytes) -> None:
-        encoded: JsonMap = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        metadata: JsonMap = {"name": name, "labels": _LABELS}
-        body: JsonMap = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded}
-        self.admin.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)

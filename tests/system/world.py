@@ -231,6 +231,13 @@ class World:
 
         eventually(is_observed, what="the controller's report on the policy")
 
+    def keep_secret(self, name: str, **data: bytes) -> None:
+        """Create a Secret of the fleet."""
+        encoded: JsonMap = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        metadata: JsonMap = {"name": name, "labels": {"cluster.x-k8s.io/cluster-name": CLUSTER}}
+        body: JsonMap = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded}
+        self.admin.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)
+
     def route_workload(self, kubeconfig: bytes) -> None:
         """Let the controller reach the workload cluster by another kubeconfig."""
         path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-kubeconfig"
