@@ -1,4 +1,4 @@
-"""A relay in front of a server that counts connections: each TLS connection is one handshake."""
+"""A relay in front of a server that counts connections, and can hold new ones: each TLS connection is one handshake."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ class CountingRelay:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
+        self.passing = threading.Event()
+        """While it is not set, new connections wait."""
+        self.passing.set()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -31,6 +34,7 @@ class CountingRelay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.passing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for pair in self._pairs:
@@ -44,6 +48,7 @@ class CountingRelay:
             except OSError:
                 return
             self.connections += 1
+            self.passing.wait()
             pair = (client, socket.create_connection(self._target))
             self._pairs.append(pair)
             threading.Thread(target=_pass_on, args=pair, daemon=True).start()

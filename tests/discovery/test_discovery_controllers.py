@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp.web import Request
 from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
@@ -24,7 +25,7 @@ from token_world import (
     signature,
     working,
 )
-from write_gate import Call, Gate
+from write_gate import Gate, opened_gate
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
 from nodeattest_discovery.controllers.bootstrap_signer import RECHECK, ControllerDeps, desired_cluster_info, sign_all
@@ -91,17 +92,17 @@ async def test_others_are_served_between_two_slices(size: int, turns: int) -> No
 
 
 @pytest.fixture
-def gate(control_plane: ControlPlane) -> Iterator[Gate]:
-    with Gate(control_plane) as made:
-        yield made
-
-
-@pytest.fixture
 def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
     made = TokenCluster(control_plane)
     made.clean()
     yield made
     made.clean()
+
+
+@pytest.fixture
+async def gate(cluster: TokenCluster) -> AsyncGenerator[Gate]:
+    async with opened_gate(cluster.plane, cluster.kubeconfig()) as opened:
+        yield opened
 
 
 async def test_a_token_s_signature_comes_and_goes_with_it_one_write_each(cluster: TokenCluster) -> None:
@@ -162,8 +163,8 @@ async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_kn
 async def test_a_signer_that_does_not_know_the_tokens_yet_writes_nothing(cluster: TokenCluster, gate: Gate) -> None:
     cluster.publish({"kubeconfig": KUBECONFIG, "jws-kubeconfig-sgn110": signature(cluster.add("sgn110"))})
     gate.held = lambda call: "/secrets" in call.path
-    path, told = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated")), Told()
-    async with ApiClient.from_kubeconfig_file(path) as client:
+    told = Told()
+    async with ApiClient.from_kubeconfig_file(gate.kubeconfig) as client:
         pair = TokenControllers(client, SIGNER, observer=told, deps=Recorded.of(ControllerDeps(), told))
         running = asyncio.create_task(pair.run())
         await until(lambda: sum("configmaps" in call.path for call in gate.calls) > 1)  # the list, then the watch
@@ -312,7 +313,7 @@ class Times:
         self._method = method
         self.left = count
 
-    def __call__(self, call: Call) -> bool:
+    def __call__(self, call: Request) -> bool:
         if call.method != self._method or self.left <= 0:
             return False
         self.left -= 1
@@ -324,16 +325,14 @@ async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_no
 ) -> None:
     hit = Times("PUT", 1)
 
-    def overtake(call: Call) -> bool:
+    def overtake(call: Request) -> None:
         if hit(call):
             cluster.edit(note="written in between")
-        return True
 
     gate.before = overtake
     cluster.publish()
     cluster.add("flt002")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path, enabled=SIGNER) as told:
+    async with working(gate.kubeconfig, enabled=SIGNER) as told:
         await until(lambda: cluster.signed_ids() == {"flt002"})
     assert cluster.info()["note"] == "written in between"
     assert [type(error) for _, error in told.failures] == [Conflict]
@@ -346,18 +345,16 @@ async def test_a_token_that_changed_between_decision_and_delete_is_decided_again
 ) -> None:
     hit = Times("DELETE", 1)
 
-    def change(call: Call) -> bool:
+    def change(call: Request) -> None:
         if hit(call) and what == "made anew":
             cluster.remove("flt006")
             cluster.add("flt006", expiration="2999-01-01T00:00:00Z")
         elif hit.left == 0 and call.method == "DELETE":
             cluster.prolong("flt006", "2999-01-01T00:00:00Z")
-        return True
 
     gate.before = change
     cluster.add("flt006", expiration="2020-01-01T00:00:00Z")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path, enabled=CLEANER) as told:
+    async with working(gate.kubeconfig, enabled=CLEANER) as told:
         await until(lambda: [entry.code for entry in cluster.writes()] == [409])
         cluster.add("flt016", expiration="2020-01-01T00:00:00Z")
         await until(lambda: told.names)  # the watch told before what became of the first

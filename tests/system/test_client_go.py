@@ -1,7 +1,8 @@
 """A real client-go process with our plugin as its credential: no request waits for a renewal.
 
 ``kubectl proxy`` stands for kubelet: it keeps one client-go transport, whose lock is held while the plugin runs.
-Answers are counted while the API server holds the plugin's requests: one that waited for them would be the last.
+Answers are counted while the plugin's new connection to the API server is held: one that waited for it would be the
+last.
 Certificates are made short by a CA certificate that ends soon (same key and name as the cluster's): lifetimes are
 clamped to it, so nothing of the product has to be told that this is a test.
 """
@@ -17,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from counting_relay import CountingRelay
 from needs import kubernetes_program
 from polling import eventually
 from runbook import shorten_certificates
 from world import World
-from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
@@ -72,10 +73,6 @@ class Poller:
         assert len(cut) <= rotations
 
 
-def is_about_certificates(call: Call) -> bool:
-    return "certificatesigningrequests" in call.path
-
-
 def await_denial(world: World, node: str, reason: str) -> None:
     """Wait for a denial that the node's requests do not have yet."""
     old = {text_at(one, "metadata", "name") for one in world.requests_of(node) if world.denial(one)}
@@ -108,11 +105,11 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
     world.machine(name, tpm=tpm)
     with ExitStack() as stack:
         stack.callback(world.reset_authority)
-        gate = stack.enter_context(Gate(world.workload))
+        relay = stack.enter_context(CountingRelay(world.workload.server))
         controller = stack.enter_context(world.controller("--leader-elect", "false", log="client-go.log"))
         world.await_service(controller)
         shorten_certificates(world, 60)
-        agent = world.agent(name, "tpm", server=gate.server, tcti=tpm.tcti)
+        agent = world.agent(name, "tpm", server=relay.url, tcti=tpm.tcti)
         joined = agent.join(world.token())
         assert joined.returncode == 0, joined.stderr
         port = stack.enter_context(proxy(kubectl, agent.kubeconfig))
@@ -125,17 +122,16 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
         def issued() -> int:
             return len(list(maps_at(world.ledger(name), "spec", "issued")))
 
-        def asked() -> int:
-            return sum(is_about_certificates(call) for call in gate.calls)
-
         def hang(what: str, lifetime: int) -> None:
             """Let the plugin's next request wait until so many answers came meanwhile; then its certificate is made."""
-            before, gate.held = asked(), is_about_certificates
-            eventually(lambda: asked() > before, what)
+            poller.goes_on(1)
+            before = relay.connections
+            relay.passing.clear()
+            eventually(lambda: relay.connections > before, what)
             poller.goes_on(10)
             poller.assert_unharmed(404, rotations=1)
             shorten_certificates(world, lifetime)
-            gate.held = lambda _: False
+            relay.passing.set()
 
         hang("the plugin's request to renew", lifetime=150)
         eventually(lambda: issued() >= 2, what="the renewal")
