@@ -15,8 +15,20 @@ import yaml
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.control_plane import version
 
-KUBELET_SETTINGS: Final[JsonMap] = {"failCgroupV1": False}
-"""What a KubeletConfiguration needs on any machine: from 1.35 on the first hierarchy of cgroups is refused."""
+KUBELET_SETTINGS: Final[JsonMap] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "address": "127.0.0.1",
+    "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "cgroupsPerQOS": False,
+    "enforceNodeAllocatable": [],
+    "failCgroupV1": False,
+    "failSwapOn": False,
+    "healthzPort": 0,
+    "makeIPTablesUtilChains": False,
+}
+"""For a kubelet that must not touch the machine on which the tests run."""
 _KUBEADM: Final = "kubeadm.k8s.io/v1beta4"
 _PROGRAMS: Final = ("kube-apiserver", "kube-controller-manager", "kubectl", "kubeadm", "kubelet")
 

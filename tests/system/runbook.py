@@ -212,13 +212,13 @@ def serving(world: World, log: str, policy: JsonMap | None = None, *, elected: b
 
 
 def joined(
-    world: World, name: str, *, tpm: SoftwareTpm | None = None, registered: bool = True, **settings: str
+    world: World, name: str, *, tpm: SoftwareTpm | None = None, registered: bool = True, token: str = ""
 ) -> Agent:
-    """Let a machine join by a token of its own; one that is not ``registered`` is trusted on first use."""
+    """Let a machine join by its TPM; one that is not ``registered`` is trusted on first use."""
     tpm = tpm or world.tpm(name)
     world.machine(name, tpm=tpm if registered else None)
-    agent = world.agent(name, "tpm", tcti=tpm.tcti, **settings)
-    done = agent.join(world.token())
+    agent = world.agent(name, "tpm", tcti=tpm.tcti)
+    done = agent.join(token or world.token())
     assert done.returncode == 0, done.stderr
     return agent
 

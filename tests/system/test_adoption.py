@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from needs import kubernetes_folder
 from polling import eventually
-from world import BIN, CSRS, NAMESPACE, Agent, World, built_world
+from world import CSRS, Agent, World, built_world
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
@@ -152,26 +151,3 @@ def approver_skips(town: World, stolen: Path) -> None:
     with controller_manager(town.workload, kubernetes_folder(), ["csrapproving", "csrsigning"]):
         eventually(lambda: reviews() >= before + 4, what="two attempts of the approver, each with two reviews")
     assert not map_at(town.workload_admin.get(f"{CSRS}/{name}"), "status")
-
-
-def test_a_machine_that_an_operator_opened_joins_by_the_token_that_was_made_for_it(town: World) -> None:
-    """Its node's certificate has ended: nothing but a token is left to it, and a token alone is refused."""
-    town.set_policy(authorizedAttestors=["tpm"])
-    name = "lost"
-    node = register_node(town, name, f"sandbox://{name}")
-    tpm = town.tpm(name)
-    town.machine(name, tpm=tpm, node={"kind": "Node", "name": name, "uid": text_at(node, "metadata", "uid")})
-    access = ["--kubeconfig", str(town.management.admin_kubeconfig), "-n", NAMESPACE, "-o", "json"]
-    listed = subprocess.run([BIN / "nodeattest", "machines", "adopt", name, *access], capture_output=True, check=True)
-    [found] = json.loads(listed.stdout)["nodes"]
-    assert found["command"][:2] == ["kubelet-authenticator", "adopt"]
-    with town.controller(*ALONE, log="opened.log"):
-        agent = town.agent(name, "tpm", tcti=tpm.tcti)
-        assert "MachineAlreadyBound" in agent.join(town.token()).stderr
-        words = ["machines", "adopt", name, "--open", "--reason", "its certificate ended", "--yes", *access]
-        opened = subprocess.run([BIN / "nodeattest", *words], capture_output=True, check=True)
-        done = agent.join(json.loads(opened.stdout)["token"])
-        assert done.returncode == 0, done.stderr
-        spec = map_at(town.ledger(name), "spec")
-        assert len(list(maps_at(spec, "issued"))) == 1
-        assert [text_at(entry, "reason") for entry in maps_at(spec, "resets")] == ["its certificate ended"]

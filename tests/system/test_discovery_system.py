@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -18,7 +15,6 @@ from nodeattest_discovery import clusterinfo, token
 from nodeattest_discovery.pins import pin_of
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.pki import ClusterPki
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system/configmaps"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
@@ -113,25 +109,3 @@ def test_a_machine_that_knows_an_address_a_token_and_a_pin_becomes_a_node(discov
     assert document["authentication"]["x509"]["clientCAFile"] == str(ca_file)
     assert ca_file.read_bytes().endswith(world.workload.ca_certificate.read_bytes())
     assert text_at(world.ledger("found-0"), "spec", "nodeName") == "found-0"
-
-
-def test_a_node_takes_up_the_second_ca_that_an_operator_publishes(discoverable: World, tmp_path: Path) -> None:
-    world, made = discoverable, new_token(discoverable)
-    world.machine("found-1")
-    agent = world.agent("found-1", "insecure")
-    assert discover(world, agent, made).returncode == 0
-    assert agent.run("refresh", *agent.files()).stdout == "nothing changed\n"
-    second = ClusterPki.make(tmp_path / "second", "second").ca_certificate
-    first = world.workload.ca_certificate
-    authorities = ["--ca-file", str(first), "--ca-file", str(second)]
-    operate(world, "cluster-info", "publish", "--replace", *authorities)
-    refreshed = agent.run("refresh", *agent.files())
-    assert refreshed.returncode == 0, refreshed.stderr
-    assert "the node trusts the CA sha256:" in refreshed.stdout
-    cluster = json.loads(agent.kubeconfig.read_bytes())["clusters"][0]["cluster"]
-    bundle = base64.b64decode(cluster["certificate-authority-data"])
-    assert bundle == first.read_bytes() + second.read_bytes()
-    spec = {"cluster": cluster, "interactive": False}
-    info = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": spec}
-    answered = agent.run("credential", *agent.files(), exec_info=json.dumps(info))
-    assert answered.returncode == 0, answered.stderr

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from auto_approval_kit import make_bindings
 from filing_requests import Wanted, ends, file_request
 from polling import eventually
 from rights import MANAGEMENT, WORKLOAD, Right, apply, groups_of, rights_of, unused, workload_folders
@@ -92,40 +93,15 @@ def furnish(world: World) -> None:
     )
     fleet.create_machine_pool(world.admin, "pool", cluster=world.cluster, provider_ids=["sandbox://pool-0"])
     record: JsonMap = {"clusterName": "c1", "providerID": "sandbox://recorded", "nodeName": "recorded"}
-    world.admin.create(
-        f"{OWN}/machinerecords",
-        {
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-            "kind": "MachineRecord",
-            "metadata": {"name": "recorded"},
-            "spec": record,
-        },
-    )
-    for name in ("kubeadm:node-autoapprove-bootstrap", "kubeadm:node-autoapprove-certificate-rotation"):
-        role = f"system:certificates.k8s.io:certificatesigningrequests:{'self' if 'rotation' in name else ''}nodeclient"
-        group = "system:nodes" if "rotation" in name else "system:bootstrappers:kubeadm:default-node-token"
-        world.workload_admin.create(
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": name},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
-            },
-        )
+    head: JsonMap = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "MachineRecord"}
+    world.admin.create(f"{OWN}/machinerecords", {**head, "metadata": {"name": "recorded"}, "spec": record})
+    make_bindings(world, real=False)
     fleet.create_bootstrap_token(
         world.workload_admin, "ended1.0123456789abcdef", expiration=datetime(2020, 1, 1, tzinfo=UTC)
     )
     kubeconfig = world.workload.admin_kubeconfig.read_text()
-    world.workload_admin.create(
-        "/api/v1/namespaces/kube-public/configmaps",
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "cluster-info"},
-            "data": {"kubeconfig": kubeconfig},
-        },
+    world.workload_admin.patch(
+        "/api/v1/namespaces/kube-public/configmaps/cluster-info", {"data": {"kubeconfig": kubeconfig}}
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import ssl
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 from cryptography import x509
 from kubernetes_assets import KUBELET_SETTINGS, kubelet_command
 from needs import ONLY_ROOT, kubernetes_folder, kubernetes_program, not_possible
@@ -20,8 +20,10 @@ from polling import eventually
 from runtime_stub import RuntimeStub
 from world import NAMESPACE, Agent, Controller, World
 
+from nodeattest_authenticator.cluster import kubelet_config
+from nodeattest_providers.node_interface import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
-from nodeattest_sandbox.control_plane import controller_manager
+from nodeattest_sandbox.control_plane import controller_manager, free_ports
 
 pytestmark = pytest.mark.swtpm
 
@@ -59,26 +61,9 @@ def certificate(agent: Agent) -> x509.Certificate:
 
 
 @contextmanager
-def kubelet(program: Path, folder: Path, *flags: str, **settings: object) -> Generator[int]:
-    """Run a kubelet that has no containers, and no folder of this machine; tells its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    settings = {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
-        "port": port,
-        "healthzPort": 0,
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": [],
-        "failSwapOn": False,
-        "makeIPTablesUtilChains": False,
-        **KUBELET_SETTINGS,
-        **settings,
-    }
-    folder.joinpath("kubelet.json").write_text(json.dumps(settings))
+def kubelet(program: Path, folder: Path, configuration: JsonObject, *flags: str) -> Generator[None]:
+    """Run a kubelet that has no containers, and no folder of this machine."""
+    folder.joinpath("kubelet.json").write_bytes(kubelet_config.render(configuration))
     runtime = folder / "runtime.sock"
     command = [*ELSEWHERE, *kubelet_command(program, folder / "kubelet.json", folder / "kubelet", runtime), *flags]
     with (
@@ -87,7 +72,7 @@ def kubelet(program: Path, folder: Path, *flags: str, **settings: object) -> Gen
         subprocess.Popen(command, stdout=log, stderr=log) as process,
     ):
         try:
-            yield port
+            yield
         finally:
             process.kill()
 
@@ -111,14 +96,16 @@ def shown(world: World, port: int, name: str) -> x509.Certificate | None:
 
 @pytest.mark.usefixtures("controller")
 @ONLY_ROOT
-def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World, tmp_path: Path) -> None:
+def test_a_real_kubelet_serves_the_one_file_by_the_configuration_that_join_writes(world: World, tmp_path: Path) -> None:
     program = kubernetes_program("kubelet")
     agent = enrolled(world, "serving-3", "10.7.1.4")
     joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.4")
     assert joined.returncode == 0, joined.stderr
-    pair = tmp_path / "serving.pem"
+    pair, (port,) = tmp_path / "serving.pem", free_ports(1)
     shutil.copy(file(agent), pair)
-    with kubelet(program, tmp_path, tlsCertFile=str(pair), tlsPrivateKeyFile=str(pair)) as port:
+    kept = kubelet_config.parse({"data": {"kubelet": yaml.safe_dump({**KUBELET_SETTINGS, "port": port})}})
+    configuration = kubelet_config.adjust(kept, ca_file=str(world.workload.ca_certificate), serving_file=str(pair))
+    with kubelet(program, tmp_path, configuration):
         found = eventually(lambda: shown(world, port, "serving-3"), seconds=40, what="kubelet's answer")
     assert found == certificate(agent)
     before = len(world.requests())
@@ -136,11 +123,12 @@ def test_a_real_kubelet_serves_what_it_asked_for_itself(world: World, control_pl
     world.machine(name)
     kubeconfig = world.workload.client_kubeconfig(f"system:node:{name}", ["system:nodes"])
     flags = (f"--kubeconfig={kubeconfig}", f"--hostname-override={name}")
+    [port] = free_ports(1)
+    own: JsonObject = {"port": port, "serverTLSBootstrap": True, "providerID": f"sandbox://{name}"}
+    configuration: JsonObject = {**KUBELET_SETTINGS, **own}
     with (
         controller_manager(world.workload, kubernetes_folder(), ["csrsigning"]),
-        kubelet(
-            kubernetes_program("kubelet"), tmp_path, *flags, serverTLSBootstrap=True, providerID=f"sandbox://{name}"
-        ) as port,
+        kubelet(kubernetes_program("kubelet"), tmp_path, configuration, *flags),
     ):
         node = eventually(lambda: registered(world, name), seconds=60, what="the Node with its addresses")
         # As an infrastructure provider and Cluster API report them.
