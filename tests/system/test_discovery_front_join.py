@@ -20,8 +20,8 @@ from nodeattest_controller import manifests
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.token import parse
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import free_ports
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 ACCOUNT: Final = "system:serviceaccount:nodeattest-discovery:discovery-front"

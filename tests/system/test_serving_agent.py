@@ -23,7 +23,8 @@ from world import NAMESPACE, Agent, Controller, World
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_providers.node_interface import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
-from nodeattest_sandbox.control_plane import controller_manager, free_ports
+from nodeattest_sandbox.child_process import free_ports
+from nodeattest_sandbox.control_plane import controller_manager
 
 pytestmark = pytest.mark.swtpm
 

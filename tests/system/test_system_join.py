@@ -19,7 +19,7 @@ from filing_requests import Wanted, ends, file_request
 from polling import eventually
 from world import NAMESPACE, Agent, Controller, World
 
-from clouds.aws.cloud import SandboxAws
+from clouds.aws import SandboxAws
 from nodeattest_controller import configfile
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
