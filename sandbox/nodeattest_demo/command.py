@@ -6,7 +6,6 @@ Exit codes: 0 everything went as it must; 1 something did not; 2 called wrongly 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -21,13 +20,11 @@ from types import FrameType
 from typing import Final, NoReturn
 
 import click
-from rich.console import Console
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.output import print_document
-from nodeattest_demo.display import DemoReport, Display, print_tables
+from nodeattest_cli.output import print_document, print_lines, to_json
 from nodeattest_demo.machines import PLATFORMS, DemoFailure
-from nodeattest_demo.run import DemoConfig, run
+from nodeattest_demo.run import DemoConfig, DemoReport, Display, run, tables
 from nodeattest_demo.world import CLUSTER, NAMESPACE, World, find_tools
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.child_process import StartFailed
@@ -72,7 +69,6 @@ def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, k
         raise UserError("--real needs KUBEBUILDER_ASSETS (or --assets): a folder with etcd and kube-apiserver")
     scripts = Path(sysconfig.get_path("scripts"))
     tools = find_tools(scripts, provider=provider, assets=None if real is False else assets)
-    console = Console(stderr=as_json)
     directory = Path(tempfile.mkdtemp(prefix="nodeattest-"))
     plan = DemoConfig(
         provider=provider,
@@ -84,14 +80,14 @@ def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, k
     )
 
     def present(world: World, report: DemoReport) -> None:
-        _tell(console, report, as_json=as_json)
+        _tell(report, as_json=as_json)
         if keep:
-            _explain_how_to_look(console, world, plan, report)
+            print_lines(*_how_to_look(world, plan, report), err=as_json)
             with suppress(_StoppedError):
                 threading.Event().wait()
 
     try:
-        report = _run(plan, console, present)
+        report = _run(plan, present, as_json=as_json)
     except _StoppedError as stopped:
         return stopped.code
     finally:
@@ -100,12 +96,12 @@ def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, k
     return 1 if report.problems else 0
 
 
-def _run(plan: DemoConfig, console: Console, present: Callable[[World, DemoReport], None]) -> DemoReport:
+def _run(plan: DemoConfig, present: Callable[[World, DemoReport], None], *, as_json: bool) -> DemoReport:
     try:
         with _signals():
-            return run(plan, Display(console), present=present)
+            return run(plan, Display(err=as_json), present=present)
     except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal, OSError, HTTPException) as failure:
-        _red(console, f"the demo could not be set up: {failure}")
+        print_lines("the demo could not be set up:", *str(failure).splitlines(), err=as_json)
         return DemoReport(joined=(), refused=(), problems=("set-up failed",))
 
 
@@ -126,7 +122,7 @@ def _signals() -> Generator[None]:
             signal.signal(each, handler)
 
 
-def _explain_how_to_look(console: Console, world: World, plan: DemoConfig, report: DemoReport) -> None:
+def _how_to_look(world: World, plan: DemoConfig, report: DemoReport) -> list[str]:
     directory, command = plan.directory, plan.tools.command
     ours = "nodeattest" if shutil.which("nodeattest") else str(command)
     lines = [
@@ -147,21 +143,15 @@ def _explain_how_to_look(console: Console, world: World, plan: DemoConfig, repor
     if report.joined:
         root = directory / "nodes" / report.joined[0].node
         lines.append(f"  kubectl --kubeconfig {root}/etc/kubernetes/kubelet.conf get node {report.joined[0].node}")
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return lines
 
 
-def _tell(console: Console, report: DemoReport, *, as_json: bool) -> None:
+def _tell(report: DemoReport, *, as_json: bool) -> None:
     """Say how it went."""
     if as_json:
-        print_document(json.dumps(report.to_json(), indent=2))
+        print_document(to_json(report.to_json()))
     else:
-        print_tables(console, report.joined, report.refused)
-    for problem in report.problems:
-        _red(console, f"WRONG: {problem}")
+        print_lines(*tables(report))
+    print_lines(*(f"WRONG: {problem}" for problem in report.problems), err=as_json)
     if not report.problems:
-        console.print(f"{len(report.joined)} joined, {len(report.refused)} refused, as it must be.", highlight=False)
-
-
-def _red(console: Console, text: str) -> None:
-    console.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        print_lines(f"{len(report.joined)} joined, {len(report.refused)} refused, as it must be.", err=as_json)

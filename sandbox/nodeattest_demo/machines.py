@@ -10,7 +10,6 @@ import secrets
 import shutil
 import ssl
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,7 +29,7 @@ from nodeattest_providers.identifiers import (
     SignerName,
     signer_for,
 )
-from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.client import ApiRefusal, Client, load_certificate
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 _PLUGIN_LIMIT: Final = 30.0
@@ -225,26 +224,6 @@ def node_kubeconfig(root: Path) -> Path:
     return root / "etc/kubernetes/kubelet.conf"
 
 
-def join_command(
-    agent: Path, root: Path, *, identity: ClaimedIdentity, attestor: AttestorSettings, token: str
-) -> list[str | Path]:
-    """Prepare a machine's root as cloud-init does, and return ``kubelet-authenticator join`` without the cluster."""
-    token_file = root / "etc/bootstrap-token"
-    write_private_file(token_file, token + "\n")
-    (root / "var/lib").mkdir(parents=True, exist_ok=True)
-    flags = {
-        "token-file": token_file,
-        "provider": attestor.provider,
-        "node-name": identity.node,
-        "provider-id": identity.provider_id,
-        "config": root / "etc/kubernetes/kubelet-authenticator.json",
-        "cache-dir": root / "var/lib/kubelet-authenticator",
-        "kubeconfig": node_kubeconfig(root),
-    }
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    return [agent, "join", *arguments, *(f"--set={name}={value}" for name, value in attestor.settings.items())]
-
-
 def call_plugin(children: Children, kubeconfig: Path) -> NodeCredential:
     """Run the exec plugin of a kubelet's kubeconfig as client-go does; raises ``DemoFailure``.
 
@@ -268,10 +247,7 @@ def call_plugin(children: Children, kubeconfig: Path) -> NodeCredential:
 def register(server: str, ca: Path, credential: NodeCredential, identity: ClaimedIdentity) -> str:
     """Create the Node as kubelet does, then ask the API server whose credential this is; returns its answer."""
     tls = ssl.create_default_context(cafile=str(ca))
-    with tempfile.NamedTemporaryFile() as file:  # ssl reads certificate and key from a file only
-        file.write((credential.certificate_pem + credential.key_pem).encode())
-        file.flush()
-        tls.load_cert_chain(file.name)
+    load_certificate(tls, (credential.certificate_pem + credential.key_pem).encode())
     client, node = Client(server, tls, {}), identity.node
     body: JsonObject = {"metadata": {"name": node}, "spec": {"providerID": identity.provider_id}}
     review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}

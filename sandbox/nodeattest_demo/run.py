@@ -6,6 +6,7 @@ also look at everything while it still runs (``present``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_demo.attacks import attacks_for
-from nodeattest_demo.display import AttackResult, DemoReport, Display, JoinResult
+from nodeattest_cli.output import format_table, print_lines
+from nodeattest_demo.attacks import Attacker, Scene, attacks_for
 from nodeattest_demo.machines import (
     PLATFORMS,
     Children,
@@ -24,7 +25,6 @@ from nodeattest_demo.machines import (
     node_kubeconfig,
     register,
 )
-from nodeattest_demo.scene import Attacker, Scene
 from nodeattest_demo.world import (
     Tools,
     World,
@@ -36,7 +36,97 @@ from nodeattest_demo.world import (
     start_control_planes,
     start_controller,
 )
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.client import ApiRefusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult:
+    """A machine that became a node."""
+
+    node: str
+    machine: str
+    provider: str
+    signer: str
+    not_after: str
+    """RFC 3339, from the certificate itself."""
+    proof: str
+    """How the API server confirmed the credential's identity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackResult:
+    """An attack and its outcome."""
+
+    attempt: str
+    expected: tuple[Reason, ...]
+    """Accepted Reasons; usually one."""
+    reason: str
+    message: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it was refused for an expected Reason."""
+        return self.reason in self.expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """The demo's outcome."""
+
+    joined: Sequence[JoinResult]
+    refused: Sequence[AttackResult]
+    """The attacks."""
+    problems: Sequence[str]
+    """Deviations from what is expected; empty means success."""
+    automatic_approval: str = ""
+    """Reason of the Cluster's condition once the in-tree signer's automatic approval was closed."""
+
+    def to_json(self) -> JsonObject:
+        """Return the one object that ``--json`` prints."""
+        joined: list[JsonValue] = [
+            {
+                "node": one.node,
+                "machine": one.machine,
+                "provider": one.provider,
+                "signer": one.signer,
+                "notAfter": one.not_after,
+            }
+            for one in self.joined
+        ]
+        refused: list[JsonValue] = [
+            {"attempt": one.attempt, "reason": one.reason, "message": one.message} for one in self.refused
+        ]
+        return {"joined": joined, "refused": refused, "automaticApproval": self.automatic_approval}
+
+
+class Display:
+    """Prints a line for each fact, with the seconds since the start."""
+
+    def __init__(self, *, err: bool) -> None:
+        self._err = err
+        self._started = time.monotonic()
+
+    def done(self, fact: str) -> None:
+        """Print a fact."""
+        print_lines(f"{time.monotonic() - self._started:5.1f}s  {fact}", err=self._err)
+
+    def refused(self, entry: AttackResult) -> None:
+        """Print the outcome of an attack."""
+        self.done(f"{'refused  ' if entry.is_right else 'WRONG    '}{entry.attempt}: {entry.reason}")
+
+
+def tables(report: DemoReport) -> list[str]:
+    """Return the tables of who joined and who did not."""
+    nodes = [("NODE", "MACHINE", "PROVIDER", "CERTIFICATE UNTIL", "THE API SERVER SAYS")]
+    nodes += [(one.node, one.machine, one.provider, one.not_after, one.proof) for one in report.joined]
+    attacks = [("ATTEMPT", "REASON", "WHAT THE ATTACKER GETS")]
+    attacks += [(one.attempt, one.reason, one.message) for one in report.refused]
+    return ["", *format_table(nodes), "", *format_table(attacks), ""]
+
+
+# The run
 
 _AT_ONCE: Final = 16
 """Machines that are made or join at the same time."""

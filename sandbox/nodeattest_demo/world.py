@@ -7,10 +7,9 @@ Cluster API, kubeadm and an infrastructure provider would have written is there;
 from __future__ import annotations
 
 import base64
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -40,14 +39,15 @@ from nodeattest_demo.machines import (
     DemoFailure,
     DemoMachine,
     Finished,
-    join_command,
+    node_kubeconfig,
+    write_private_file,
 )
 from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
 from nodeattest_parsing.objects import condition, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_sandbox.child_process import Process, wait
+from nodeattest_sandbox.child_process import LOOPBACK, Process, free_ports, wait
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
@@ -280,20 +280,35 @@ def run_join(
     attestor: AttestorSettings,
     token: str,
 ) -> Finished:
-    """Run ``kubelet-authenticator join`` in a root of its own."""
-    command = join_command(agent, root, identity=identity, attestor=attestor, token=token)
-    cluster = (f"--server={world.workload.server}", f"--ca-file={world.workload.ca_certificate}")
-    return children.run([*command, *cluster], limit=_JOIN_LIMIT)
+    """Prepare a machine's root as cloud-init does, and run ``kubelet-authenticator join`` in it."""
+    token_file = root / "etc/bootstrap-token"
+    write_private_file(token_file, token + "\n")
+    (root / "var/lib").mkdir(parents=True, exist_ok=True)
+    flags = {
+        "server": world.workload.server,
+        "ca-file": world.workload.ca_certificate,
+        "token-file": token_file,
+        "provider": attestor.provider,
+        "node-name": identity.node,
+        "provider-id": identity.provider_id,
+        "config": root / "etc/kubernetes/kubelet-authenticator.json",
+        "cache-dir": root / "var/lib/kubelet-authenticator",
+        "kubeconfig": node_kubeconfig(root),
+    }
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    words += [f"--set={name}={value}" for name, value in attestor.settings.items()]
+    return children.run([agent, "join", *words], limit=_JOIN_LIMIT)
 
 
 def start_controller(world: World, directory: Path, tools: Tools, stack: ExitStack) -> Process:
     """Start ``node-attestation-controller run`` and wait until it serves the workload cluster."""
     directory.mkdir()
-    config = directory / "config.yaml"
-    config.write_text(yaml.safe_dump(controller_config(world)), encoding="utf-8")
+    config, (port,) = directory / "config.yaml", free_ports(1)
+    settings = {**controller_config(world), "healthBindAddress": f"{LOOPBACK}:{port}"}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     process = Process.of_program("controller", [str(tools.controller), "run", "--config", str(config)], directory)
     stack.callback(process.stop)
-    wait(process, lambda: _is_ready(process))
+    wait(process, lambda: _is_ready(port))
     admin = world.workload.client()
     wait(process, lambda: admin.find(_BINDING) is not None)  # from now on bootstrap tokens may ask
     return process
@@ -313,22 +328,10 @@ def controller_config(world: World) -> dict[str, object]:
     }
 
 
-def _is_ready(process: Process) -> bool:
-    """Ask /readyz at the port that the controller's log names: loopback by plain HTTP, and no proxy on the way."""
-    port = log_field(process.log, "serving health and metrics", "health_port")
-    if port is None:
-        return False
+def _is_ready(port: int) -> bool:
+    """Ask /readyz: loopback by plain HTTP, and no proxy on the way."""
     try:
-        with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+        with build_opener(ProxyHandler({})).open(f"http://{LOOPBACK}:{port}/readyz", timeout=2) as answer:
             return answer.status == HTTPStatus.OK
     except (URLError, OSError):
         return False
-
-
-def log_field(log: Path, message: str, name: str) -> str | None:
-    """Find a field of the first log record with this message."""
-    loads: Callable[[str], JsonObject] = json.loads
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("{") and line.endswith("}") and text(loads(line), "msg") == message:
-            return str(loads(line).get(name))
-    return None

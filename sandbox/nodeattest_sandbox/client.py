@@ -67,7 +67,8 @@ class Client:
         user = _named(config, "users", "user", text_at(context, "user"))
         tls = ssl.create_default_context(cadata=_decoded(cluster, "certificate-authority-data").decode())
         if "client-certificate-data" in user:
-            _load_certificate(tls, user)
+            pair = _decoded(user, "client-certificate-data") + _decoded(user, "client-key-data")
+            load_certificate(tls, pair)
         token = text_at(user, "token")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return cls(text_at(cluster, "server"), tls, headers, timeout)
@@ -171,9 +172,9 @@ def _decoded(value: JsonMap, key: str) -> bytes:
     return base64.b64decode(text_at(value, key))
 
 
-def _load_certificate(tls: ssl.SSLContext, user: JsonMap) -> None:
-    # ssl reads certificate and key from a file only.
+def load_certificate(tls: ssl.SSLContext, pair: bytes) -> None:
+    """Take a certificate and its key, which ssl reads from a file only."""
     with tempfile.NamedTemporaryFile() as file:
-        file.write(_decoded(user, "client-certificate-data") + _decoded(user, "client-key-data"))
+        file.write(pair)
         file.flush()
         tls.load_cert_chain(file.name)

@@ -73,7 +73,7 @@ class ClusterPki:
             return pki
         directory.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
-        _write(pki.ca_certificate, _pem(_certify_ca(key, name)))
+        _write(pki.ca_certificate, _pem(certify_ca(f"{name}-ca", key)))
         _write(pki.server_key, _private_pem(server_key := ec.generate_private_key(ec.SECP256R1())))
         _write(pki.ca_key, _private_pem(key))
         extensions = _server_extensions(_SERVER_NAMES)
@@ -188,12 +188,20 @@ def _server_extensions(hosts: Sequence[str]) -> list[x509.ExtensionType]:
     return [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])]
 
 
-def _certify_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}-ca")])
-    ca = builder(subject, subject, key.public_key())
+def certify_ca(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name | None = None,
+    issuer_key: ec.EllipticCurvePrivateKey | None = None,
+) -> x509.Certificate:
+    """Make the certificate of a CA, which signs itself where no issuer is given."""
+    subject, signing_key = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), issuer_key or key
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
+    ca = builder(subject, issuer or subject, key.public_key())
     ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    return ca.add_extension(usage(signing=True), critical=True).sign(key, hashes.SHA256())
+    ca = ca.add_extension(authority, critical=False).add_extension(usage(signing=True), critical=True)
+    return ca.sign(signing_key, hashes.SHA256())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

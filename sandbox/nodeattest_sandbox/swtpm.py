@@ -19,18 +19,16 @@ import subprocess  # swtpm is a program, not a library
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from cryptography.x509.oid import NameOID
 
-from nodeattest_sandbox.pki import builder, usage
+from nodeattest_sandbox.pki import certify_ca
 
 EndorsementKind = Literal["rsa2048", "ecc-p384"]
 
@@ -143,15 +141,11 @@ class SoftwareTpm:
 
     def stop(self) -> None:
         """Power the TPM off, in order; harmless when it does not run."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._remove_sockets()
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        self.kill()
 
     def kill(self) -> None:
         """Cut the power: the TPM gets no chance to save its state."""
@@ -159,7 +153,9 @@ class SoftwareTpm:
         if process is not None:
             process.kill()
             process.wait()
-        self._remove_sockets()
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
+            self._short = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -180,11 +176,6 @@ class SoftwareTpm:
         if not _fits(path):
             raise SoftwareTpmError(f"{path} is too long for a socket; set TMPDIR to a shorter folder")
         return path
-
-    def _remove_sockets(self) -> None:
-        if self._short is not None:
-            shutil.rmtree(self._short, ignore_errors=True)
-            self._short = None
 
 
 def _fits(path: Path) -> bool:
@@ -226,10 +217,8 @@ def _make_authority(folder: Path) -> None:
             return
         folder.chmod(0o700)
         root_key, issuer_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-        root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nodeattest sandbox TPM root CA")])
-        issuer_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nodeattest sandbox TPM issuer CA")])
-        root = _ca_certificate(root_name, root_key, root_name, root_key)
-        issuer = _ca_certificate(issuer_name, issuer_key, root_name, root_key)
+        root = certify_ca("nodeattest sandbox TPM root CA", root_key)
+        issuer = certify_ca("nodeattest sandbox TPM issuer CA", issuer_key, root.subject, root_key)
         (folder / "swtpm-localca.conf").write_text(
             f"statedir = {folder}\nsigningkey = {folder / 'signkey.pem'}\n"
             f"issuercert = {folder / 'issuercert.pem'}\ncertserial = {folder / 'certserial'}\n",
@@ -241,15 +230,3 @@ def _make_authority(folder: Path) -> None:
         (folder / "signkey.pem").write_bytes(signing_key)
         (folder / "rootcert.pem").write_bytes(root.public_bytes(Encoding.PEM))
         (folder / "issuercert.pem").write_bytes(issuer.public_bytes(Encoding.PEM))
-
-
-def _ca_certificate(
-    subject: x509.Name, key: ec.EllipticCurvePrivateKey, issuer: x509.Name, issuer_key: ec.EllipticCurvePrivateKey
-) -> x509.Certificate:
-    certificate = builder(subject, issuer, key.public_key())
-    certificate = certificate.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    certificate = certificate.add_extension(usage(signing=True), critical=True)
-    subject_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    certificate = certificate.add_extension(subject_id, critical=False).add_extension(authority_id, critical=False)
-    return certificate.sign(issuer_key, hashes.SHA256())

@@ -119,7 +119,7 @@ def test_a_kept_demo_ends_in_plain_tables_and_commands_that_work_and_ends_with_a
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
     assert "\x1b" not in said
-    assert said.index("joined   worker-1") < said.index("| node ") < said.index("1 joined, 8 refused, as it must be.")
+    assert said.index("joined   worker-1") < said.index("NODE ") < said.index("1 joined, 8 refused, as it must be.")
     kubelet = cast("JsonObject", json.loads((folder / "nodes/worker-1/etc/kubernetes/kubelet.conf").read_bytes()))
     assert text(items(kubelet, "users")[0], "user", "exec", "command").endswith("kubelet-authenticator")
     assert "2 machines, 1 attested" in listed

@@ -156,7 +156,7 @@ def test_the_agent_runs_out_of_two_wheels_without_a_heavy_library(wheels: dict[s
     code = (
         "import pkgutil, sys, nodeattest_authenticator as agent;"
         "[__import__(m.name) for m in pkgutil.walk_packages(agent.__path__, 'nodeattest_authenticator.')];"
-        "heavy = {'kubernetes', 'aiohttp', 'click', 'rich', 'prometheus_client', 'nodeattest_kube', 'nodeattest_cli',"
+        "heavy = {'kubernetes', 'aiohttp', 'click', 'prometheus_client', 'nodeattest_kube', 'nodeattest_cli',"
         " 'nodeattest_controller'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -220,7 +220,7 @@ def test_a_requirements_file_has_every_locked_package_of_its_set_with_hashes_and
     release: Path,
 ) -> None:
     lock = (TREE / "requirements.lock").read_text()
-    brings = {"agent": "boto3", "cli": "obstore", "controller": "google-auth", "sandbox": "rich"}
+    brings = {"agent": "boto3", "cli": "obstore", "controller": "google-auth", "sandbox": "click"}
     for which in SETS:
         text = (release / f"requirements-{which}.txt").read_text()
         entries = re.findall(
