@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.controllers.csr.checks import (
-    answered_once,
-    live_certificates,
-    pinned_fingerprints,
-    replacement_interval,
-)
+from nodeattest_controller.controllers.csr import checks
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation, record_certificate
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.machine_view import MachineView
@@ -31,8 +26,6 @@ from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
 ENTRY = IssuedCertificate(
     request_name="r",
     request_uid="u-1",
@@ -154,6 +147,7 @@ def recorded(
     ledger: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
 ) -> Attestation:
     """Run the checks of issuing, and record the certificate."""
-    for check in (answered_once, replacement_interval, live_certificates, pinned_fingerprints):
+    issuing = (checks.answered_once, checks.replacement_interval, checks.live_certificates, checks.pinned_fingerprints)
+    for check in issuing:
         decide(check, request, attestation=ledger, attested=attested, now=now)
     return record_certificate(ledger, request, attested, issued, now)

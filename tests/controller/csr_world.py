@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -24,7 +24,7 @@ from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
 from nodeattest_controller.controllers.csr.task import RequestLimiter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, CSRObserver
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -34,18 +34,11 @@ from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_controller.verification.verifiers import VerificationRunner
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.store import MemoryPool
-from nodeattest_parsing.objects import condition, items, mapping, rfc3339, text
+from nodeattest_parsing.objects import condition, items, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
+from nodeattest_providers import envelope, identifiers
 from nodeattest_providers.errors import Check, Unavailable
-from nodeattest_providers.identifiers import (
-    KUBELET_SERVING_SIGNER,
-    PROVIDER_ID_OID,
-    NodeName,
-    ProviderID,
-    ProviderName,
-    Purpose,
-)
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.node_interface import JsonValue as EvidenceValue
 from nodeattest_providers.pkcs10 import build_csr
@@ -127,33 +120,26 @@ class World:
         pki: ClusterPki,
         verifier: OneRound,
         *,
-        signer: ClusterAPISigner | None = None,
         issuer: type[Issuer] = Issuer,
         beside: World | None = None,
         memory: int | None = None,
         purposes: frozenset[Purpose] = frozenset(Purpose),
     ) -> None:
-        """``signer`` is a real one in the verifier's place; the issuer may be a test's own.
-
-        ``beside``: another replica, of the same API servers. ``memory``: bytes of the management cluster's objects.
-        """
+        """``beside``: another replica, of the same API servers. ``memory``: bytes of the management cluster's cache."""
         self.pki = pki
         self.verifier = verifier
-        self._purposes = purposes
-        self.signer = signer or verifier
         self.management_api = beside.management_api if beside else FakeApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
         self.workload_api = beside.workload_api if beside else FakeApi()
         self.now: datetime = CREATED
-        self.workload_api.date = lambda: self.now - self.clock_ahead
         self.clock_ahead = timedelta(0)
         """How much the controller's clock is before the workload API server's."""
+        self.workload_api.date = lambda: self.now - self.clock_ahead
         self.confirm: Callable[[], Awaitable[bool]] = _confirmed
         """What a read of Leases gives: whether nobody else has served the cluster."""
         self.observed = Observed()
-        self.observers: list[CSRObserver] = [self.observed]
         self.metrics = Metrics()
-        self.management = ManagementCache(self.management_api, namespace=None, memory=memory)
+        self.management = management = ManagementCache(self.management_api, namespace=None, memory=memory)
         self.workload = WorkloadClient(
             KEY,
             self.workload_api,
@@ -169,53 +155,43 @@ class World:
             self.management_api, namespace="system", rotate_after=timedelta(days=1), now=self.clock
         )
         self._runner = VerificationRunner(5.0)
-        self._configs = KubeadmConfigs(self.management_api, self.management.caches)
-        self.issuer = self._issuer(issuer)
-        self.reconciler = self._reconciler()
-        if beside is None:
-            self._objects()
-
-    def _issuer(self, issuer: type[Issuer]) -> Issuer:
-        return issuer(
-            self.management,
-            events=self.events,
-            metrics=self.metrics,
-            observers=self.observers,
-            still_leads=self.still_leads,
-            certificate_lifetime=1209600,
-            now=self.clock,
-            clock=self.seconds,
-        )
-
-    def _reconciler(self) -> Reconciler:
-        return Reconciler(
-            self.management,
-            self.issuer,
+        self._configs = KubeadmConfigs(self.management_api, management.caches)
+        shared: dict[str, Any] = {"events": self.events, "metrics": self.metrics, "observers": [self.observed]}
+        self.reconciler = Reconciler(
+            management,
+            issuer(
+                management,
+                still_leads=self._still_leads,
+                certificate_lifetime=1209600,
+                now=self.clock,
+                clock=self.seconds,
+                **shared,
+            ),
             facts_of=self.facts_of,
-            purposes=self._purposes,
-            events=self.events,
-            metrics=self.metrics,
-            observers=self.observers,
+            purposes=purposes,
             wait_limit=WAIT_LIMIT,
             limiter=RequestLimiter(self.seconds),
             log=ClusterLog(self.seconds),
             random_unit=lambda: 0.0,
             now=self.clock,
+            **shared,
         )
+        if beside is None:
+            self._objects()
 
     def facts_of(self, workload: WorkloadClient) -> ControllerFacts:
         return ControllerFacts(
             management=self.management,
             workload=workload,
-            verifiers=self.verifiers,
+            verifiers=lambda _provider: self.verifier,
             runner=self._runner,
             kubeadm_configs=self._configs,
             challenge_keys=self.challenge_keys,
-            provider_id_oid=PROVIDER_ID_OID,
+            provider_id_oid=identifiers.PROVIDER_ID_OID,
             clock=self.clock,
         )
 
-    async def still_leads(self) -> bool:
+    async def _still_leads(self) -> bool:
         return await self.confirm()
 
     def clock(self) -> datetime:
@@ -224,32 +200,22 @@ class World:
     def seconds(self) -> float:
         return (self.now - CREATED).total_seconds()
 
-    def verifiers(self, provider: ProviderName) -> ClusterAPISigner:
-        assert provider == "tpm"
-        return self.signer
-
     def _objects(self) -> None:
-        put = self.management_api.put
-        put(
-            f"{CAPI}/clusters/blue", {"kind": "Cluster", "metadata": {"name": "blue", "namespace": "fleet"}, "spec": {}}
-        )
+        put, meta = self.management_api.put, {"name": "blue", "namespace": "fleet"}
+        put(f"{CAPI}/clusters/blue", {"kind": "Cluster", "metadata": {**meta}, "spec": {}})
         put(f"{CAPI}/machines/m-1", machine())
         self.policy()
         files = {"tls.crt": self.pki.ca_certificate, "tls.key": self.pki.ca_key}
         encoded: JsonObject = {name: base64.b64encode(path.read_bytes()).decode() for name, path in files.items()}
         labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
-        meta: JsonObject = {"name": "blue-ca", "namespace": "fleet", "labels": labels}
-        put("/api/v1/namespaces/fleet/secrets/blue-ca", {"metadata": meta, "data": encoded})
+        put("/api/v1/namespaces/fleet/secrets/blue-ca", {"metadata": {"labels": labels}, "data": encoded})
 
     def policy(self, **spec: JsonValue) -> None:
-        """Write the policy."""
         whole: JsonObject = {"authorizedAttestors": ["tpm"], "tokenBinding": "Off", **spec}
-        meta: JsonObject = {"name": "p", "namespace": "fleet"}
-        self.management_api.put(f"{OWN}/nodeattestationpolicies/p", {"metadata": meta, "spec": whole})
+        self.management_api.put(f"{OWN}/nodeattestationpolicies/p", {"metadata": {}, "spec": whole})
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[World]:
-        """Follow both servers."""
         ready = asyncio.Event()
         await self.challenge_keys.reconcile()
         async with tasks(self.management.run(ready), self.workload.run()):
@@ -300,61 +266,41 @@ class World:
             await asyncio.sleep(0)
 
     async def seen(self, name: str) -> None:
-        """Wait until the cache has a request as the server has it; a settled one is told of by nobody."""
-
-        def version(obj: JsonObject | None) -> str:
-            return text(obj or {}, "metadata", "resourceVersion")
-
-        wanted = version(self.workload_api.objects.get(f"{CSRS}/{name}"))
+        """Wait until the cache has a request as the server has it; nobody is told of a settled one."""
+        version = ("metadata", "resourceVersion")
+        wanted = text(self.workload_api.objects.get(f"{CSRS}/{name}", {}), *version)
         for _turn in range(1000):
-            if version(self.workload.requests.get(name)) == wanted:
+            if text(self.workload.requests.get(name) or {}, *version) == wanted:
                 return
             await asyncio.sleep(0)
         raise AssertionError(f"the cache has not {name} at version {wanted}")
 
-    def file(
-        self,
-        name: str = "r-1",
-        *,
-        evidence: Mapping[str, str] | None = None,
-        key: ec.EllipticCurvePrivateKey | None = None,
-        node: NodeName = NODE,
-        provider_id: ProviderID = PROVIDER_ID,
-        **spec: JsonValue,
-    ) -> JsonObject:
-        """File a request."""
-        filed = request(name, evidence=evidence, key=key, node=node, provider_id=provider_id, **spec)
-        return self.workload_api.put(f"{CSRS}/{name}", filed)
+    def file(self, name: str = "r-1", **changes: Any) -> JsonObject:
+        """File a ``request``."""
+        return self.workload_api.put(f"{CSRS}/{name}", request(name, **changes))
 
     def join_node(self) -> None:
         """Give the Machine its addresses, and register its Node."""
-        addresses: list[JsonValue] = [
-            {"type": "Hostname", "address": NODE},
-            {"type": "InternalIP", "address": "10.0.0.1"},
-        ]
+        listed = {"Hostname": NODE, "InternalIP": "10.0.0.1"}
+        addresses: list[JsonValue] = [{"type": kind, "address": address} for kind, address in listed.items()]
         self.management_api.put(f"{CAPI}/machines/m-1", machine(addresses=addresses))
         node: JsonObject = {"metadata": {"name": NODE}, "spec": {"providerID": PROVIDER_ID}}
         self.workload_api.put(f"/api/v1/nodes/{NODE}", node)
 
     def file_kubelets(self, name: str = "k-1", *, address: str = "10.0.0.1") -> JsonObject:
-        """File a request of kubelet itself."""
         return self.workload_api.put(f"{CSRS}/{name}", kubelets_request(name, address))
 
     def csr(self, name: str = "r-1") -> JsonObject:
-        """Return a request as it is stored."""
         return self.workload_api.objects[f"{CSRS}/{name}"]
 
     def condition(self, kind: str, name: str = "r-1") -> str:
         """Return the reason of a request's condition; empty where it has none."""
-        found = condition(items(mapping(self.csr(name), "status"), "conditions"), kind)
-        return str(found.get("reason", "")) if found is not None else ""
+        return text({**(condition(items(self.csr(name), "status", "conditions"), kind) or {})}, "reason")
 
     def annotation(self, kind: str, name: str = "r-1") -> str:
-        """Return an annotation of ours."""
         return text(self.csr(name), "metadata", "annotations", kind)
 
     def attestations(self) -> list[JsonObject]:
-        """Return the records."""
         return [obj for path, obj in self.management_api.objects.items() if "/machineattestations/" in path]
 
     def warnings(self) -> list[str]:
@@ -392,20 +338,14 @@ def request(
     names = ("10.0.0.1",) if purpose is Purpose.SERVING else ()
     der = build_csr(key or ec.generate_private_key(ec.SECP256R1()), node, provider_id, ip_addresses=names)
     raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, dict(evidence or {"x": "y"})))
-    usage = "client auth" if purpose is Purpose.CLIENT else "server auth"
-    return {
-        "kind": "CertificateSigningRequest",
-        "metadata": {"name": name, "creationTimestamp": rfc3339(CREATED)},
-        "spec": {
-            "request": base64.b64encode(raw).decode(),
-            "signerName": SIGNERS[purpose],
-            "usages": ["digital signature", usage],
-            "username": "system:bootstrap:abcdef",
-            "groups": ["system:bootstrappers"],
-            **spec,
-        },
-        "status": {},
+    given: dict[str, JsonValue] = {
+        "signerName": SIGNERS[purpose],
+        "usages": ["digital signature", "client auth" if purpose is Purpose.CLIENT else "server auth"],
+        "username": "system:bootstrap:abcdef",
+        "groups": ["system:bootstrappers"],
+        **spec,
     }
+    return _stored(name, raw, **given)
 
 
 def kubelets_request(name: str, address: str = "10.0.0.1", *, node: NodeName = NODE) -> JsonObject:
@@ -418,15 +358,20 @@ def kubelets_request(name: str, address: str = "10.0.0.1", *, node: NodeName = N
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
     )
     encoded = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.PEM)
+    return _stored(
+        name,
+        encoded,
+        signerName=identifiers.KUBELET_SERVING_SIGNER,
+        usages=["digital signature", "server auth"],
+        username=f"system:node:{NODE}",
+        groups=["system:nodes", "system:authenticated"],
+    )
+
+
+def _stored(name: str, encoded: bytes, **spec: JsonValue) -> JsonObject:
     return {
         "kind": "CertificateSigningRequest",
         "metadata": {"name": name, "creationTimestamp": rfc3339(CREATED)},
-        "spec": {
-            "request": base64.b64encode(encoded).decode(),
-            "signerName": KUBELET_SERVING_SIGNER,
-            "usages": ["digital signature", "server auth"],
-            "username": f"system:node:{NODE}",
-            "groups": ["system:nodes", "system:authenticated"],
-        },
+        "spec": {"request": base64.b64encode(encoded).decode(), **spec},
         "status": {},
     }

@@ -128,16 +128,7 @@ def refusal(reason: Reason, **changes: object) -> CSRDenied:
 
 
 def grant(member: MachineView, at: datetime = NOW) -> CSRIssued:
-    return CSRIssued(
-        cluster=KEY,
-        member=member,
-        node_name=NodeName(member.name),
-        provider=ProviderName("tpm"),
-        purpose=Purpose.CLIENT,
-        serial="1f",
-        not_after=NOW + timedelta(days=12),
-        at=at,
-    )
+    return CSRIssued(cluster=KEY, member=member, at=at)
 
 
 OWN = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"

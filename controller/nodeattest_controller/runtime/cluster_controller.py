@@ -68,11 +68,6 @@ class CSRIssued:
 
     cluster: ClusterKey
     member: MachineView
-    node_name: NodeName
-    provider: ProviderName
-    purpose: Purpose
-    serial: str
-    not_after: datetime
     at: datetime
 
 

@@ -280,16 +280,7 @@ class Issuer:
         )
         if self._limiter.allow(workload.key, _EVENT_PERIOD):
             self._events.record(member_ref(approval.member), "Normal", "NodeAttested", message)
-        verdict = CSRIssued(
-            cluster=workload.key,
-            member=approval.member,
-            node_name=request.csr.node_name,
-            provider=provider,
-            purpose=request.purpose,
-            serial=entry.serial,
-            not_after=entry.not_after,
-            at=self._now(),
-        )
+        verdict = CSRIssued(cluster=workload.key, member=approval.member, at=self._now())
         for observer in self._observers:
             notify(observer.granted, verdict)
 
