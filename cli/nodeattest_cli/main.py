@@ -111,6 +111,11 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
         "Look at an installation in both clusters: what is wrong, and what to do.",
     ),
     _group(
+        "endorsement-keys",
+        "Register the endorsement keys of TPMs.",
+        **{"import": ("endorsement_keys:import_keys", "Print the objects that register the keys of a file.")},
+    ),
+    _group(
         "evidence",
         "Keep what explains a machine, for a place without access to the clusters.",
         export=("explain.command:export", "Write what explains a machine into one file without secrets."),
