@@ -15,13 +15,15 @@ from threading import Event, Timer
 from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import urlsplit
 
 from nodeattest_providers.config_fields import Section
-from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
+from nodeattest_providers.errors import Unavailable, platform_unavailable
 from nodeattest_providers.node_interface import Attestor, JsonValue
 
-DOCUMENTED: Final = "http://169.254.169.254"
-"""Where every cloud's metadata service is."""
+_DOCUMENTED: Final = "http://169.254.169.254"
+"""Where every cloud's metadata service is; no name server is trusted with it."""
+_HTTP_PORT: Final = 80
 TIMEOUT: Final = 2.0
 """Seconds for a whole request; the service answers within milliseconds or is not there."""
 LIMIT: Final = 64 * 1024
@@ -49,40 +51,19 @@ class MetadataResponse:
     body: bytes = field(repr=False)
 
 
-def endpoint(url: str) -> tuple[str, int]:
-    from urllib.parse import urlsplit
-
-    from nodeattest_parsing.endpoint import port_of
-
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, port_of(parts) or 80
-    except ValueError:
-        parts, host, port = None, None, 0
-    if parts is None or parts.scheme != "http" or not host or parts.netloc.count("@") or parts.path.strip("/"):
-        raise Denied(
-            Reason.POLICY_INVALID,
-            expected="the metadata service's endpoint as http://host or http://host:port",
-            got=repr(url[:80]),
-            remedy="correct the provider's setting, or leave it out to take the cloud's documented address",
-        )
-    return host, port
-
-
 class MetadataService:
     """Asks one metadata service."""
 
     def __init__(
         self,
-        host: str,
-        port: int = 80,
+        origin: str | None,
         *,
         name: str,
         timeout: float = TIMEOUT,
         sleep: Callable[[float], None] = sleep,
     ) -> None:
-        self._host = host
-        self._port = port
+        parts = urlsplit(origin or _DOCUMENTED)
+        self._host, self._port = parts.hostname or "", parts.port or _HTTP_PORT
         self._name = name
         self._timeout = timeout
         self._sleep = sleep
@@ -165,8 +146,8 @@ class MetadataAttestor(Attestor):
 
     def __init__(self, settings: Mapping[str, JsonValue], *, sleep: Callable[[float], None] = sleep) -> None:
         section = Section(settings, self.provider, ("metadataEndpoint",))
-        host, port = endpoint(section.text("metadataEndpoint", DOCUMENTED))
-        self._service = MetadataService(host, port, name=self.service_name, sleep=sleep)
+        origin = section.origin("metadataEndpoint", ("http",))
+        self._service = MetadataService(origin, name=self.service_name, sleep=sleep)
 
     def _unusable(self, what: str) -> Unavailable:
         return platform_unavailable(

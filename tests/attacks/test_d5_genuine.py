@@ -28,11 +28,11 @@ from tpm_world import (
 
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, parse_signature, signature_is_valid
-from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
     FirstEvidence,
     SecondEvidence,
+    make_credential,
     proof,
     qualifying_data,
 )
@@ -73,8 +73,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Generator[Scene]:
 def unrestricted(scene: Scene) -> tuple[NodeRequest, Facts]:
     tcti = scene.victim.tcti
     with connected(tcti) as esys, primary(esys, P384.creation()) as ek, primary(esys, UNRESTRICTED) as ak:
-        credential = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
-        assert activate(esys, ek, ak, credential.blob, credential.secret) == SECRET
+        blob, encrypted = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
+        assert activate(esys, ek, ak, blob, encrypted) == SECRET
         assert signature_is_valid(parsed(ak.public), parse_signature(sign(esys, ak, FORGED)), FORGED)
         first = FirstEvidence(ek_public=ek.public, ak_public=ak.public)
     return request_of(first), facts_of(by_allow_list(parsed(first.ek_public).fingerprint))
@@ -82,8 +82,8 @@ def unrestricted(scene: Scene) -> tuple[NodeRequest, Facts]:
 
 def imported(scene: Scene) -> tuple[NodeRequest, Facts]:
     with connected(scene.victim.tcti) as esys, imported_key(esys) as (ak, _), primary(esys, P384.creation()) as ek:
-        credential = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
-        assert activate(esys, ek, ak, credential.blob, credential.secret) == SECRET
+        blob, encrypted = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
+        assert activate(esys, ek, ak, blob, encrypted) == SECRET
         first = FirstEvidence(ek_public=ek.public, ak_public=ak.public)
     return request_of(first), facts_of(by_allow_list(parsed(first.ek_public).fingerprint))
 

@@ -442,7 +442,7 @@ from nodeattest_authenticator.exec_plugin import background_renewal
 """The modules of a credential call that the fast path does not answer."""
 OTHERS = {
     "difflib",
-    "nodeattest_providers.tpm.event_log",  # the node sends its log unread
+    "nodeattest_providers.tpm.boot_state",  # the node sends its log unread
     "nodeattest_discovery.clusterinfo",
     "nodeattest_discovery.node.client",
     "pyasn1",

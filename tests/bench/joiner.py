@@ -31,8 +31,16 @@ from nodeattest_providers import registry
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import Attestor, Binding, Evidence, FirstRequestRef, PublishedChallenge
-from nodeattest_providers.tpm.make_credential import kdfa, kdfe
-from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import (
+    PROVIDER,
+    VERSION,
+    Challenge,
+    SecondEvidence,
+    kdfa,
+    kdfe,
+    proof,
+    qualifying_data,
+)
 from nodeattest_providers.tpm.structures import Alg, parse_public
 
 BITS = 128

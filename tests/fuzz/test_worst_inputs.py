@@ -31,7 +31,7 @@ from nodeattest_providers import canonical_json, cms, pkcs10
 from nodeattest_providers.certificate_chain import MAX_SIGNATURES, ChainError, ChainVerifier
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.pkcs10 import parse_csr
-from nodeattest_providers.tpm.event_log import MAX_EVENTS, parse_event_log, replay
+from nodeattest_providers.tpm.boot_state import MAX_EVENTS, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS
 

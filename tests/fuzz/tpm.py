@@ -10,9 +10,9 @@ from fuzz.target import NOW, TPM_KEY, attempt, authority, require, settings_targ
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm import attestor
+from nodeattest_providers.tpm.boot_state import EventLog, parse_event_log, replay
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_certificate, parse_endorsement_key
-from nodeattest_providers.tpm.event_log import EventLog, parse_event_log, replay
 from nodeattest_providers.tpm.key_templates import (
     AK_TEMPLATE,
     EK_TEMPLATES,
@@ -22,10 +22,10 @@ from nodeattest_providers.tpm.key_templates import (
     qualified_name,
     signature_is_valid,
 )
-from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.commands import MAX_RESPONSE
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
+from nodeattest_providers.tpm.protocol import make_credential
 from nodeattest_providers.tpm.structures import (
     BANK_ALGORITHMS,
     MAX_PCR,
@@ -71,8 +71,8 @@ def _public(area: PublicArea, data: bytes) -> None:
 @target("tpm-endorsement-key", parse_endorsement_key, max_len=1024)
 def _credential(area: PublicArea, _data: bytes) -> None:
     """Make a credential for each key that passes: it will be sent a challenge."""
-    made = make_credential(area, _attestation_key().name, bytes(32), random=bytes)
-    require(bool(made.blob and made.secret), "a credential for each endorsement key")
+    blob, secret = make_credential(area, _attestation_key().name, bytes(32), random=bytes)
+    require(bool(blob and secret), "a credential for each endorsement key")
 
 
 target("tpm-quote", parse_quote, max_len=512)(

@@ -12,8 +12,8 @@ import pytest
 
 from nodeattest_authenticator.commands.evidence import fingerprint
 from nodeattest_providers.aws.attestor import AwsAttestor
-from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.metadata_service import LIMIT, MetadataService, endpoint
+from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.metadata_service import LIMIT, MetadataService
 
 
 @contextmanager
@@ -37,7 +37,9 @@ def serving(*answers: bytes, seen: list[bytes] | None = None) -> Generator[int]:
 
 
 def service(port: int, timeout: float = 60.0, *, sleep: Callable[[float], None] = time.sleep) -> MetadataService:
-    return MetadataService("127.0.0.1", port, name="the cloud's metadata service", timeout=timeout, sleep=sleep)
+    return MetadataService(
+        f"http://127.0.0.1:{port}", name="the cloud's metadata service", timeout=timeout, sleep=sleep
+    )
 
 
 def answering(status: str, body: bytes, *headers: str) -> bytes:
@@ -135,25 +137,3 @@ def test_a_service_that_is_not_there_or_says_nothing_is_unavailable() -> None:
             service(port, 0.5).get("/")
     with pytest.raises(Unavailable, match="cannot be reached: Connection refused"):
         service(port).get("/")
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [("http://169.254.169.254", ("169.254.169.254", 80)), ("http://[fd00:ec2::254]:81/", ("fd00:ec2::254", 81))],
-)
-def test_an_endpoint_of_the_nodes_own_settings_is_host_and_port(text: str, place: tuple[str, int]) -> None:
-    assert endpoint(text) == place
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://x",
-        "http://u@h",
-        "http://h/p",
-        "http://h:0",
-    ],
-)
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    with pytest.raises(Denied):
-        endpoint(text)

@@ -162,7 +162,11 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
         ({"tcti": 7}, "a string"),
         ({"endorsementKey": "rsa1024"}, "one of auto, ecc-p256"),
     ],
-    GcpAttestor: [({"tcit": "x"}, "did you mean 'tcti'"), ({"metadataEndpoint": 7}, "gcp.metadataEndpoint")],
+    GcpAttestor: [
+        ({"tcit": "x"}, "did you mean 'tcti'"),
+        ({"metadataEndpoint": 7}, "gcp.metadataEndpoint"),
+        ({"metadataEndpoint": "https://x"}, "http://host"),
+    ],
     ChallengeAttestor: [({"secretFile": "relative"}, "absolute"), ({"secretFile": "/x", "more": 1}, "one setting")],
 }
 

@@ -45,7 +45,7 @@ from nodeattest_providers.null.verifier import NullSigner
 from nodeattest_providers.oci.verifier import parse_policy as oci_policy
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.tpm.key_templates import Signature, signature_is_valid
-from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.protocol import make_credential
 from nodeattest_providers.tpm.structures import Alg, sized
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 

@@ -15,7 +15,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
-from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, parse_event_log, replay
+from nodeattest_providers.tpm.boot_state import MAX_EVENTS, NO_PCR, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, parse_evidence
 from nodeattest_providers.tpm.structures import Alg
 

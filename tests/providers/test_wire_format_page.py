@@ -25,7 +25,7 @@ from nodeattest_providers.identifiers import (
 )
 from nodeattest_providers.oci import protocol as oci
 from nodeattest_providers.registry import BUILT_IN
-from nodeattest_providers.tpm import event_log
+from nodeattest_providers.tpm import boot_state
 from nodeattest_providers.tpm import protocol as tpm
 from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_POLICY, EK_TEMPLATES
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR
@@ -57,7 +57,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"| names in a serving request | 1 to {pkcs10.MAX_NAMES} |",
         f"| nesting of JSON | {canonical_json.MAX_DEPTH} levels",
         f"1 to {tpm.MAX_EVENT_LOG:,} bytes".replace(",", " "),
-        f"At most {event_log.MAX_EVENTS} events; at most {event_log.MAX_EVENT_DATA:,} bytes of data".replace(",", " "),
+        f"At most {boot_state.MAX_EVENTS} events; at most {boot_state.MAX_EVENT_DATA:,} bytes of data".replace(
+            ",", " "
+        ),
         f"{protocol.MIN_SECRET} to {protocol.MAX_SECRET} bytes",
         f"at most {challenge_response.CHALLENGE_TTL.seconds} s after",
         f"more than {challenge_response.CLOCK_SKEW.seconds} s before",

@@ -20,10 +20,10 @@ from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, NodeName, ProviderID, Purpose, SignerName
 from nodeattest_providers.node_interface import Binding, Evidence, NodeCsr, SecretBytes, cluster_pin
 from nodeattest_providers.tpm import protocol as tpm
+from nodeattest_providers.tpm.boot_state import parse_event_log, replay
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.tpm.event_log import parse_event_log, replay
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, check_attestation_key, qualified_name
-from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.protocol import make_credential
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, parse_public
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
@@ -157,9 +157,9 @@ def test_the_formulas_of_the_tpm_protocol_are_as_published(vector: Json) -> None
     assert (secret.hex(), nonce.hex()) == (vector["secret"], vector["nonce"])
 
     random = bytes.fromhex(vector["credential"]["random"])
-    made = make_credential(ek, ak.name, secret, random=lambda size: random[-size:])
-    assert made.blob.hex() == vector["credential"]["blob"]
-    assert made.secret.hex() == vector["credential"]["encryptedSecret"]
+    blob, encrypted = make_credential(ek, ak.name, secret, random=lambda size: random[-size:])
+    assert blob.hex() == vector["credential"]["blob"]
+    assert encrypted.hex() == vector["credential"]["encryptedSecret"]
     challenge = tpm.Challenge.parse(vector["challenge"])
     assert (challenge.to_text(), challenge.nonce) == (vector["challenge"], nonce)
     assert challenge.pcrs == PcrSelection(Alg.SHA256, (0, 7))

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from nodeattest_providers.config_fields import check_keys, text
+from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
 from nodeattest_providers.gcp.provider_id import PROVIDER
-from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.metadata_service import MetadataService
 from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
 from nodeattest_providers.tpm.node.device import Device
@@ -21,8 +21,6 @@ from nodeattest_providers.tpm.protocol import VERSION
 
 DEFAULT_ENDORSEMENT_KEY: Final = "rsa2048"
 """TCG's template L-1: the Compute API names this key of every vTPM, and the P-256 one of the newer only."""
-_METADATA: Final = ("169.254.169.254", 80)
-"""The address of metadata.google.internal, so that no name server is trusted."""
 _FLAVOR: Final = {"Metadata-Flavor": "Google"}
 _PROJECT: Final = "/computeMetadata/v1/project/project-id"
 _ZONE: Final = "/computeMetadata/v1/instance/zone"
@@ -39,11 +37,10 @@ class GcpAttestor(Attestor):
     holds_device = True
 
     def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
-        check_keys(settings, "gcp", (*TPM_SETTINGS, "metadataEndpoint"))
+        origin = Section(settings, "gcp", (*TPM_SETTINGS, "metadataEndpoint")).origin("metadataEndpoint", ("http",))
         tpm = {"endorsementKey": DEFAULT_ENDORSEMENT_KEY, **settings}
-        place = tpm.pop("metadataEndpoint", None)
-        host, port = _METADATA if place is None else endpoint(text(place, "gcp.metadataEndpoint"))
-        self._metadata = MetadataService(host, port, name="Google Cloud's metadata service")
+        tpm.pop("metadataEndpoint", None)
+        self._metadata = MetadataService(origin, name="Google Cloud's metadata service")
         self._tpm = TpmAttestor(tpm, connect=connect, provider=PROVIDER, certificates=False)
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:

@@ -36,10 +36,9 @@ from nodeattest_providers.identifiers import (
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.boot_state import check_boot_state, check_clock, check_recorded_boot
+from nodeattest_providers.tpm.boot_state import check_boot_state, check_clock, check_event_log, check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, ProtocolPolicy, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
-from nodeattest_providers.tpm.event_log import check_event_log
 from nodeattest_providers.tpm.key_templates import (
     Quote,
     check_attestation_key,
@@ -48,13 +47,13 @@ from nodeattest_providers.tpm.key_templates import (
     qualified_name,
     signature_is_valid,
 )
-from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     PROVIDER,
     VERSION,
     Challenge,
     FirstEvidence,
     SecondEvidence,
+    make_credential,
     parse_evidence,
     proof,
     qualifying_data,
@@ -128,13 +127,13 @@ class TpmProtocolSigner(CheckedSigner):
         key = master_keys(facts)[0]
         ctx = keys.challenge_context(facts, request)
         secret = derive(LABEL_SECRET, key, ctx)
-        credential = make_credential(keys.ek, keys.ak.name, secret, random=self._random)
+        blob, encrypted = make_credential(keys.ek, keys.ak.name, secret, random=self._random)
         return Challenge(
             uid=request.uid,
             spki_sha256=request.csr.spki_sha256,
             nonce=derive(LABEL_NONCE, key, ctx),
-            blob=credential.blob,
-            secret=credential.secret,
+            blob=blob,
+            secret=encrypted,
             pcrs=policy.selection,
             log=policy.event_log_required,
         )
