@@ -12,30 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_attested_world import KEY, NOW, NodeAttestedWorld, document, grant, ledger, machine, policy, record, refusal
 
-from nodeattest_controller.controllers.node_attested.conditions import (
-    DENIAL_SEVERITIES,
-    DenialSeverity,
-    RefusedClaim,
-    condition_of_machine,
-    condition_of_pool,
-    is_failing,
-    severity_of,
-)
-from nodeattest_controller.controllers.node_attested.on_failure import (
-    HELD,
-    TAINT_KEY,
-    Around,
-    MissingMachines,
-    Withhold,
-    around_of,
-    decide,
-    node_patch,
-)
-from nodeattest_controller.controllers.node_attested.outcomes import (
-    DECISION_BURST,
-    OTHERS_BURST,
-    CSROutcomes,
-)
+from nodeattest_controller.controllers.node_attested import conditions, on_failure, outcomes
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_status import (
     MAX_MESSAGE,
@@ -69,8 +46,10 @@ ACTIONS = [action for action in FailureAction if action is not FailureAction.NON
 )
 def test_the_share_bounds_how_many_and_one_is_always_allowed(nodes: int, share: int, most: int) -> None:
     rule = policy(share=share)
-    assert decide(ME, FAILING, rule, Around(nodes=nodes, treated=most - 1)) is FailureAction.TAINT
-    assert isinstance(decide(ME, FAILING, rule, Around(nodes=nodes, treated=most)), Withhold)
+    assert on_failure.decide(ME, FAILING, rule, on_failure.Around(nodes=nodes, treated=most - 1)) is FailureAction.TAINT
+    assert isinstance(
+        on_failure.decide(ME, FAILING, rule, on_failure.Around(nodes=nodes, treated=most)), on_failure.Withhold
+    )
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40), st.integers(1, 100), st.sampled_from(ACTIONS))
@@ -84,8 +63,8 @@ def test_however_they_come_the_share_and_the_control_plane_hold(
         known[member.name] = ledger(member, refused=BAD if failing else None)
     treated: list[MachineView] = []
     for member in members:
-        around = around_of((one, known[one.name]) for one in members)
-        decided = decide(member, known[member.name], rule, around)
+        around = on_failure.around_of((one, known[one.name]) for one in members)
+        decided = on_failure.decide(member, known[member.name], rule, around)
         if isinstance(decided, FailureAction):
             assert not (member.is_control_plane and decided is FailureAction.DELETE_NODE)
             known[member.name] = ledger(member, refused=BAD, treated=decided)
@@ -109,7 +88,7 @@ def node(*, taints: list[JsonValue] | None = None, unschedulable: bool = False) 
 
 def applied(before: JsonObject, action: FailureAction) -> JsonObject:
     """Apply the patch as RFC 7386 says, one level deep."""
-    patch = node_patch(before, action)
+    patch = on_failure.node_patch(before, action)
     if patch is None:
         return before
     assert text(patch, "metadata", "resourceVersion") == "7"
@@ -125,9 +104,9 @@ def test_what_was_done_is_undone_and_nothing_else(
 ) -> None:
     before = node(taints=taints, unschedulable=unschedulable)
     treated = applied(before, action)
-    assert [text(taint, "key") for taint in items(treated, "spec", "taints")][-1] == TAINT_KEY
+    assert [text(taint, "key") for taint in items(treated, "spec", "taints")][-1] == on_failure.TAINT_KEY
     assert flag(treated, "spec", "unschedulable") is (unschedulable or action is FailureAction.CORDON)
-    assert node_patch(treated, action) is None
+    assert on_failure.node_patch(treated, action) is None
     assert applied(treated, FailureAction.NONE) == before
 
 
@@ -141,7 +120,7 @@ def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, s
     for _round in range(2 * nodes):
         for number, (member, known) in enumerate(fleet):
             if known is not None and isinstance(
-                decide(member, known, rule, around_of(fleet, absent=absent)), FailureAction
+                on_failure.decide(member, known, rule, on_failure.around_of(fleet, absent=absent)), FailureAction
             ):
                 deleted += 1  # the Machine is replaced by one that the same policy refuses
                 fleet[number] = (machine(100 + deleted, node=False), None)
@@ -161,29 +140,29 @@ def test_reasons_that_end_a_wait_do_not_count_against_a_machine() -> None:
     sources = [path.read_text(encoding="utf-8") for room in ROOMS for path in (TREE / room).rglob("*.py")]
     late = {Reason[name] for source in sources for name in LATE.findall(source)}
     assert Reason.PLATFORM_UNAVAILABLE in late
-    assert late.isdisjoint(DENIAL_SEVERITIES)
+    assert late.isdisjoint(conditions.DENIAL_SEVERITIES)
 
 
 def test_a_request_that_was_not_evaluated_does_not_count_against_a_machine() -> None:
     for reason in Reason:
-        assert severity_of(refusal(reason, evaluated=False)) is DenialSeverity.NOTHING
+        assert conditions.severity_of(refusal(reason, evaluated=False)) is conditions.DenialSeverity.NOTHING
 
 
 @pytest.mark.parametrize(
     ("reason", "client", "serving"),
     [
-        (Reason.PCR_VALUE_NOT_ALLOWED, DenialSeverity.MACHINE, DenialSeverity.MACHINE),
-        (Reason.TPM_CLOCK_REVERSED, DenialSeverity.MACHINE, DenialSeverity.MACHINE),
-        (Reason.MACHINE_ALREADY_BOUND, DenialSeverity.RENEWAL, DenialSeverity.NOTHING),
-        (Reason.CHALLENGE_EXPIRED, DenialSeverity.NOTHING, DenialSeverity.NOTHING),
+        (Reason.PCR_VALUE_NOT_ALLOWED, conditions.DenialSeverity.MACHINE, conditions.DenialSeverity.MACHINE),
+        (Reason.TPM_CLOCK_REVERSED, conditions.DenialSeverity.MACHINE, conditions.DenialSeverity.MACHINE),
+        (Reason.MACHINE_ALREADY_BOUND, conditions.DenialSeverity.RENEWAL, conditions.DenialSeverity.NOTHING),
+        (Reason.CHALLENGE_EXPIRED, conditions.DenialSeverity.NOTHING, conditions.DenialSeverity.NOTHING),
     ],
 )
 def test_a_refusal_weighs_what_it_says_of_the_machine(
-    reason: Reason, client: DenialSeverity, serving: DenialSeverity
+    reason: Reason, client: conditions.DenialSeverity, serving: conditions.DenialSeverity
 ) -> None:
-    assert severity_of(refusal(reason)) is client
-    assert severity_of(replace(refusal(reason), purpose=Purpose.SERVING)) is serving
-    assert is_failing(ledger(ME, refused=reason)) is (client is DenialSeverity.MACHINE)
+    assert conditions.severity_of(refusal(reason)) is client
+    assert conditions.severity_of(replace(refusal(reason), purpose=Purpose.SERVING)) is serving
+    assert conditions.is_failing(ledger(ME, refused=reason)) is (client is conditions.DenialSeverity.MACHINE)
 
 
 # Machines that are not there yet, or no more, are counted where Nodes are deleted
@@ -199,13 +178,13 @@ async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_coun
     pool = world.management_api.objects[world.pool(machine(2))]
     mapping(pool, "spec")["replicas"] = 3
     async with world.running():
-        absent = MissingMachines(KEY, world.management, lambda: now)
+        absent = on_failure.MissingMachines(KEY, world.management, lambda: now)
         assert await absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
         assert await absent.count([]) == 3  # a tainted one that is gone holds no place
         assert await absent.count([(ME, DELETED)]) == 3
         assert await absent.count([]) == 4
         assert await absent.count([(ME, DELETED)]) == 3
-        now = HELD
+        now = on_failure.HELD
         assert await absent.count([]) == 3
 
 
@@ -223,7 +202,7 @@ class Rig:
         for member in (ME, OTHER):
             known = ledger(member)
             self.inventory.put_attestation(f"fleet/{known.name}", record(member, known))
-        self.outcomes = CSROutcomes(KEY, self.inventory, lambda: self.seconds)
+        self.outcomes = outcomes.CSROutcomes(KEY, self.inventory, lambda: self.seconds)
 
 
 def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> None:
@@ -236,24 +215,24 @@ def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> No
 
 def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster_and_takes_none_of_the_nodes_own() -> None:
     rig = Rig()
-    fleet = [machine(number, node=False) for number in range(10, 10 + 2 * OTHERS_BURST)]
+    fleet = [machine(number, node=False) for number in range(10, 10 + 2 * outcomes.OTHERS_BURST)]
     for member in fleet:
         rig.inventory.put_machine(f"fleet/{member.name}", document(member))
     reported = [rig.outcomes.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
-    assert reported.count(True) == OTHERS_BURST
+    assert reported.count(True) == outcomes.OTHERS_BURST
     assert rig.outcomes.refused(refusal(BAD))
     assert [one.requester for one in rig.outcomes.refusals(ME.provider_id)] == [Requester.NODE]
 
 
 def test_a_node_whose_refusals_alternate_replaces_its_last_decision_a_few_times() -> None:
     rig, known, written = Rig(), ledger(ME), 0
-    for number in range(4 * DECISION_BURST):
+    for number in range(4 * outcomes.DECISION_BURST):
         rig.outcomes.refused(refusal((BAD, Reason.TPM_CLOCK_REVERSED)[number % 2]))
         decision = rig.outcomes.decision(ME.provider_id, known)
         rig.outcomes.decision_written(ME.provider_id)
         if decision is not None:
             known, written = replace(known, verdict=decision), written + 1
-    assert written == 1 + DECISION_BURST
+    assert written == 1 + outcomes.DECISION_BURST
 
 
 def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:
@@ -282,7 +261,7 @@ def told(condition: Condition | None) -> tuple[ConditionStatus, str]:
     [(Reason.PCR_VALUE_NOT_ALLOWED, Severity.ERROR), (Reason.ATTESTOR_NOT_AUTHORIZED, Severity.WARNING)],
 )
 def test_a_refused_renewal_has_its_reason(reason: Reason, severity: Severity) -> None:
-    condition = condition_of_machine(JOINED, ledger(JOINED, refused=reason), NOW)
+    condition = conditions.condition_of_machine(JOINED, ledger(JOINED, refused=reason), NOW)
     assert told(condition) == (ConditionStatus.FALSE, reason)
     assert condition is not None
     assert condition.severity is severity
@@ -290,24 +269,26 @@ def test_a_refused_renewal_has_its_reason(reason: Reason, severity: Severity) ->
 
 
 def test_a_refused_claim_is_in_the_message_of_a_machine_that_has_not_joined_and_nowhere_else() -> None:
-    claim = RefusedClaim(NOW, Reason.ENDORSEMENT_KEY_UNTRUSTED)
-    shown = condition_of_machine(UNJOINED, None, NOW, claim)
-    assert told(shown) == told(condition_of_machine(UNJOINED, None, NOW))
+    claim = conditions.RefusedClaim(NOW, Reason.ENDORSEMENT_KEY_UNTRUSTED)
+    shown = conditions.condition_of_machine(UNJOINED, None, NOW, claim)
+    assert told(shown) == told(conditions.condition_of_machine(UNJOINED, None, NOW))
     assert "a request that claims this machine was refused at 2026-01-02T03:04:05Z" in shown.message
     assert "EndorsementKeyUntrusted" in shown.message
     for member, known in ((JOINED, ledger(JOINED)), (JOINED, None)):
-        assert condition_of_machine(member, known, NOW, claim) == condition_of_machine(member, known, NOW)
+        assert conditions.condition_of_machine(member, known, NOW, claim) == conditions.condition_of_machine(
+            member, known, NOW
+        )
 
 
 def test_a_pool_counts_its_instances() -> None:
     good, ended = ledger(JOINED), ledger(JOINED, ends=NOW)
     failed = ledger(JOINED, refused=Reason.PCR_VALUE_NOT_ALLOWED)
-    assert told(condition_of_pool([], NOW)) == (ConditionStatus.UNKNOWN, "NoInstances")
-    assert told(condition_of_pool([good, good], NOW)) == (ConditionStatus.TRUE, "Attested")
-    some = condition_of_pool([good, None, ended, failed], NOW)
+    assert told(conditions.condition_of_pool([], NOW)) == (ConditionStatus.UNKNOWN, "NoInstances")
+    assert told(conditions.condition_of_pool([good, good], NOW)) == (ConditionStatus.TRUE, "Attested")
+    some = conditions.condition_of_pool([good, None, ended, failed], NOW)
     assert told(some) == (ConditionStatus.FALSE, "InstancesNotAttested")
     assert some.message == "1 of 4 instances attested"
-    assert told(condition_of_pool([good, None], NOW)) == (ConditionStatus.UNKNOWN, "InstancesNotAttested")
+    assert told(conditions.condition_of_pool([good, None], NOW)) == (ConditionStatus.UNKNOWN, "InstancesNotAttested")
 
 
 # Refused requests on their way to a machine's record: who asked, and how often they are written

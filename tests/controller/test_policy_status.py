@@ -13,16 +13,7 @@ from management_kit import add_cluster, add_policy, cached, deps_of, management_
 from polling import until
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.policy_status.decide import (
-    CALLED,
-    MAX_CONFLICTS,
-    PolicyFinding,
-    PolicyReason,
-    Rendering,
-    evaluate,
-    rendering_of,
-    status_patch,
-)
+from nodeattest_controller.controllers.policy_status import decide
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import parse_attestation_policy
@@ -61,36 +52,36 @@ def finding(
     clusters: tuple[JsonObject, ...] = (),
     of: str = "p",
     joined: dict[str, int] | None = None,
-    rendering: Rendering = CALLED,
-) -> PolicyFinding:
+    rendering: decide.Rendering = decide.CALLED,
+) -> decide.PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
     def machines_under(_cluster: JsonObject, name: str) -> int:
         return (joined or {}).get(name, 0)
 
-    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering))[of]
+    return asyncio.run(decide.evaluate(policies, clusters, flaw_of, machines_under, rendering))[of]
 
 
-UNLABELLED = rendering_of(NAMESPACE, {})
+UNLABELLED = decide.rendering_of(NAMESPACE, {})
 
 
 @pytest.mark.parametrize(
     ("policies", "clusters", "reason"),
     [
-        ([policy()], ["a"], PolicyReason.NAMESPACE_NOT_LABELLED),
-        ([policy()], [], PolicyReason.NAMESPACE_NOT_LABELLED),
-        ([policy(enforcement="Audit")], ["a"], PolicyReason.VALID),
-        ([policy(serving="x")], [], PolicyReason.INVALID),
-        ([policy(), policy("q")], ["a"], PolicyReason.CONFLICT),
+        ([policy()], ["a"], decide.PolicyReason.NAMESPACE_NOT_LABELLED),
+        ([policy()], [], decide.PolicyReason.NAMESPACE_NOT_LABELLED),
+        ([policy(enforcement="Audit")], ["a"], decide.PolicyReason.VALID),
+        ([policy(serving="x")], [], decide.PolicyReason.INVALID),
+        ([policy(), policy("q")], ["a"], decide.PolicyReason.CONFLICT),
     ],
 )
 def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do(
-    policies: list[JsonObject], clusters: list[str], reason: PolicyReason
+    policies: list[JsonObject], clusters: list[str], reason: decide.PolicyReason
 ) -> None:
     found = finding(*policies, clusters=tuple(map(cluster, clusters)), rendering=UNLABELLED)
     assert found.why is reason
-    assert (found.condition.status == "True") is (reason is PolicyReason.VALID)
-    if reason is PolicyReason.NAMESPACE_NOT_LABELLED:
+    assert (found.condition.status == "True") is (reason is decide.PolicyReason.VALID)
+    if reason is decide.PolicyReason.NAMESPACE_NOT_LABELLED:
         assert found.message.endswith(f"kubectl label namespace {NAMESPACE} {LABEL}=enabled")
 
 
@@ -109,20 +100,20 @@ def test_of_two_policies_the_one_that_machines_joined_under_goes_on_if_it_is_val
 ) -> None:
     for name in ("p", "q"):
         found = finding(policy("p"), ruling, clusters=(cluster("b"),), of=name, joined={"p": 1, "q": 3})
-        if found.why is PolicyReason.CONFLICT:
+        if found.why is decide.PolicyReason.CONFLICT:
             assert said in found.message
-        [conflict] = maps_at(map_at(status_patch(policy(name), found, NOW) or {}, "status"), "conflicts")
+        [conflict] = maps_at(map_at(decide.status_patch(policy(name), found, NOW) or {}, "status"), "conflicts")
         assert conflict.get("ruling") == ("q" if "goes on" in said else None)
-    assert finding(policy("p"), ruling, clusters=(cluster("b"),)).why is PolicyReason.CONFLICT
+    assert finding(policy("p"), ruling, clusters=(cluster("b"),)).why is decide.PolicyReason.CONFLICT
 
 
 def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
     there = tuple(cluster(f"c{number:04}") for number in range(1000))
     rivals = [policy(f"p{number}") for number in range(20)]
     found = finding(*rivals, clusters=there, of="p0")
-    patch = status_patch(policy("p0"), found, NOW)
+    patch = decide.status_patch(policy("p0"), found, NOW)
     assert patch is not None
-    assert len(list(maps_at(map_at(patch, "status"), "conflicts"))) == MAX_CONFLICTS
+    assert len(list(maps_at(map_at(patch, "status"), "conflicts"))) == decide.MAX_CONFLICTS
     assert len(found.message) < 1000
 
 
@@ -175,17 +166,17 @@ def test_a_configuration_that_was_changed_is_read_as_api_servers_do(
     assert why_not in found.why_not
     assert why_unknown in found.why_unknown
     assert (bool(found.why_not), bool(found.why_unknown)) == (bool(why_not), bool(why_unknown))
-    reason = rendering_of(NAMESPACE, LABELLED, found).reason
-    assert (reason is PolicyReason.WEBHOOK_NOT_READ) is bool(why_unknown)
-    assert (reason is PolicyReason.WEBHOOK_NOT_CALLED) is bool(why_not)
+    reason = decide.rendering_of(NAMESPACE, LABELLED, found).reason
+    assert (reason is decide.PolicyReason.WEBHOOK_NOT_READ) is bool(why_unknown)
+    assert (reason is decide.PolicyReason.WEBHOOK_NOT_CALLED) is bool(why_not)
 
 
 def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
-    rendering = rendering_of(NAMESPACE, LABELLED, changed_calls(failurePolicy="Ignore"))
-    found = asyncio.run(evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering))["p"]
-    assert found.why is PolicyReason.VALID
+    rendering = decide.rendering_of(NAMESPACE, LABELLED, changed_calls(failurePolicy="Ignore"))
+    found = asyncio.run(decide.evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering))["p"]
+    assert found.why is decide.PolicyReason.VALID
     assert "its failurePolicy is not Fail: while it does not answer, new machines join without" in found.message
-    assert rendering_of(NAMESPACE, LABELLED, changed_calls()) == CALLED
+    assert decide.rendering_of(NAMESPACE, LABELLED, changed_calls()) == decide.CALLED
 
 
 # In a management cluster

@@ -13,13 +13,7 @@ from management_kit import add_cluster, add_policy, cached, cluster_path, deps_o
 from polling import until
 from virtual import advance, virtually
 
-from nodeattest_controller.controllers.signer_names import (
-    PUBLISHED,
-    SETTLE,
-    SignerNamesReconciler,
-    Signers,
-    signers_of,
-)
+from nodeattest_controller.controllers import signer_names
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import Forbidden
@@ -36,13 +30,13 @@ ANNOTATIONS = (
 )
 
 
-def signers(*attestors: str, serves: bool = True, **spec: JsonValue) -> Signers:
+def signers(*attestors: str, serves: bool = True, **spec: JsonValue) -> signer_names.Signers:
     policy: JsonObject = {"metadata": {"name": "p"}, "spec": {"authorizedAttestors": [*attestors], **spec}}
-    return signers_of(parse_attestation_policy(policy), serves=serves)
+    return signer_names.signers_of(parse_attestation_policy(policy), serves=serves)
 
 
 def test_one_provider_has_its_two_signers() -> None:
-    assert signers("tpm") == Signers(CLIENT + "tpm", SERVING + "tpm")
+    assert signers("tpm") == signer_names.Signers(CLIENT + "tpm", SERVING + "tpm")
 
 
 # In a management cluster
@@ -76,7 +70,7 @@ class Farm:
     def condition(self) -> JsonObject:
         """Return the Cluster's condition; empty where there is none."""
         conditions = items(self.api.objects[cluster_path("blue")], "status", "conditions")
-        return dict(condition(conditions, PUBLISHED) or {})
+        return dict(condition(conditions, signer_names.PUBLISHED) or {})
 
     async def says(self, reason: str | None) -> None:
         await until(lambda: self.condition().get("reason") == reason)
@@ -93,7 +87,7 @@ class Farm:
     async def working(self) -> AsyncGenerator[None]:
         async with cached(self.api) as management:
             deps = deps_of(management, now=lambda: NOW, leads=lambda: self.leads)
-            publisher = SignerNamesReconciler(deps, serves=True)
+            publisher = signer_names.SignerNamesReconciler(deps, serves=True)
             management.changes.subscribe_clusters(publisher.cluster_changed)
             publisher.cluster_changed(ClusterKey("fleet/blue"), None)
             async with tasks(publisher.run()):
@@ -121,7 +115,7 @@ async def test_a_policy_that_is_none_takes_no_names_back() -> None:
     async with farm.working():
         await farm.says("InStatus")
         add_policy(farm.api, allowPigs=True)
-        await advance(2 * SETTLE)
+        await advance(2 * signer_names.SETTLE)
         assert farm.fields() == (CLIENT + "tpm", SERVING + "tpm")
 
 
@@ -130,7 +124,7 @@ async def test_a_cluster_of_another_replica_is_left_alone() -> None:
     farm = Farm()
     farm.leads = False
     async with farm.working():
-        await advance(2 * SETTLE)
+        await advance(2 * signer_names.SETTLE)
     assert not farm.api.writes()
 
 

@@ -16,24 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.kubeadm_config import (
-    KUBEADM_CONFIG,
-    SECRET_KEY,
-    SECRET_TYPE,
-    challenge_secret_name,
-    creates_secrets,
-    has_bootstrap_data,
-    machine_uid,
-    read_config,
-    read_secret,
-)
-from nodeattest_controller.model.machine_view import (
-    CLUSTER_LABEL,
-    CONTROL_PLANE_LABEL,
-    PAUSED_ANNOTATION,
-    ContractReference,
-    bootstrap_config_ref,
-)
+from nodeattest_controller.model import kubeadm_config, machine_view
 from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
@@ -68,7 +51,7 @@ class Candidate:
     """A Machine without bootstrap data, and its KubeadmConfig."""
 
     machine: ObjectRef
-    config: ContractReference
+    config: machine_view.ContractReference
 
 
 class Step(StrEnum):
@@ -82,12 +65,14 @@ class Step(StrEnum):
 
 def candidate(machine: JsonObject) -> Candidate | None:
     """Return a worker Machine that has a KubeadmConfig and no bootstrap data yet; None for any other."""
-    meta, reference = mapping(machine, "metadata"), bootstrap_config_ref(machine)
-    if reference is None or (reference.group, reference.kind) != KUBEADM_CONFIG:
+    meta, reference = mapping(machine, "metadata"), machine_view.bootstrap_config_ref(machine)
+    if reference is None or (reference.group, reference.kind) != kubeadm_config.KUBEADM_CONFIG:
         return None
-    if "deletionTimestamp" in meta or CONTROL_PLANE_LABEL in mapping(meta, "labels"):
+    if "deletionTimestamp" in meta or machine_view.CONTROL_PLANE_LABEL in mapping(meta, "labels"):
         return None
-    if PAUSED_ANNOTATION in mapping(meta, "annotations") or text(machine, "spec", "bootstrap", "dataSecretName"):
+    if machine_view.PAUSED_ANNOTATION in mapping(meta, "annotations") or text(
+        machine, "spec", "bootstrap", "dataSecretName"
+    ):
         return None
     name, namespace, uid = text(meta, "name"), text(meta, "namespace"), text(meta, "uid")
     api_version = text(machine, "apiVersion")
@@ -103,11 +88,11 @@ def evaluate(config: JsonObject, machine: Candidate) -> Step:
     3. It belongs to nobody yet. 4. It belongs to another Machine.
     """
     meta = mapping(config, "metadata")
-    if "deletionTimestamp" in meta or PAUSED_ANNOTATION in mapping(meta, "annotations"):  # 1
+    if "deletionTimestamp" in meta or machine_view.PAUSED_ANNOTATION in mapping(meta, "annotations"):  # 1
         return Step.NOTHING
-    if has_bootstrap_data(config) or not refers_to_secret(config):  # 2
+    if kubeadm_config.has_bootstrap_data(config) or not refers_to_secret(config):  # 2
         return Step.NOTHING
-    owner = machine_uid(config)
+    owner = kubeadm_config.machine_uid(config)
     if not owner:  # 3
         return Step.WAIT
     return Step.CREATE if owner == machine.machine.uid else Step.NOTHING  # 4
@@ -119,7 +104,7 @@ def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
     name = text(meta, "name")
     owner: JsonObject = {
         "apiVersion": text(config, "apiVersion"),
-        "kind": KUBEADM_CONFIG[1],
+        "kind": kubeadm_config.KUBEADM_CONFIG[1],
         "name": name,
         "uid": text(meta, "uid"),
     }
@@ -127,19 +112,19 @@ def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": challenge_secret_name(name),
+            "name": kubeadm_config.challenge_secret_name(name),
             "namespace": text(meta, "namespace"),
-            "labels": {CLUSTER_LABEL: cluster},
+            "labels": {machine_view.CLUSTER_LABEL: cluster},
             "ownerReferences": [owner],
         },
-        "type": SECRET_TYPE,
+        "type": kubeadm_config.SECRET_TYPE,
         "immutable": True,
-        "data": {SECRET_KEY: encode_base64(value.encode())},
+        "data": {kubeadm_config.SECRET_KEY: encode_base64(value.encode())},
     }
 
 
 def refers_to_secret(config: JsonObject) -> bool:
-    wanted = challenge_secret_name(text(config, "metadata", "name"))
+    wanted = kubeadm_config.challenge_secret_name(text(config, "metadata", "name"))
     named = (text(file, "contentFrom", "secret", "name") for file in items(config, "spec", "files"))
     return wanted in named
 
@@ -209,7 +194,7 @@ class ChallengeSecretReconciler(ClusterReconciler):
 
     async def _create(self, machine: ObjectRef, config: JsonObject, cluster: JsonObject) -> None:
         """Create the Secret, or report on the Machine that the one that exists is not ours. Raises ApiError."""
-        name = challenge_secret_name(text(config, "metadata", "name"))
+        name = kubeadm_config.challenge_secret_name(text(config, "metadata", "name"))
         secret = new_secret(config, cluster=text(cluster, "metadata", "name"), value=secrets.token_hex(32))
         if self._writable_cluster() is None:
             return
@@ -217,7 +202,7 @@ class ChallengeSecretReconciler(ClusterReconciler):
             await self._management.client.create(paths.core_path("secrets", namespace=machine.namespace), secret)
         except AlreadyExists:
             stored = await self._management.secret(machine.namespace, name)
-            found = read_secret(stored, read_config(config), machine.uid)
+            found = kubeadm_config.read_secret(stored, kubeadm_config.read_config(config), machine.uid)
             what = "the Secret for provider challenge is somebody else's"
             if isinstance(found, Denied) and self._events.warn(
                 ("foreign", machine.uid), what, machine=machine.name, secret=name, got=found.got
@@ -251,6 +236,6 @@ class ChallengeSecretReconciler(ClusterReconciler):
         """Return the Cluster if its Secrets may be created now."""
         enforced = self._guard.enforced_cluster(self._key)
         try:
-            return enforced[0] if enforced is not None and creates_secrets(enforced[1]) else None
+            return enforced[0] if enforced is not None and kubeadm_config.creates_secrets(enforced[1]) else None
         except Denied:
             return None

@@ -14,27 +14,11 @@ from typing import Final
 from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
-from nodeattest_identity.issuer.documents import (
-    CONFIGURATION_PATH,
-    CONFIGURATION_TYPE,
-    JWKS_PATH,
-    JWKS_TYPE,
-    DocumentError,
-    UrlError,
-    default_jwks_uri,
-    parse_configuration,
-)
+from nodeattest_identity.issuer import documents
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks
+from nodeattest_identity.publish import store
 from nodeattest_identity.publish.plan import Desired, Plan
 from nodeattest_identity.publish.publisher import check_public, open_store, publish
-from nodeattest_identity.publish.store import (
-    ForeignIssuerError,
-    PublishError,
-    StoreAccess,
-    StoreUnavailableError,
-    WriteConflictError,
-    parse_location,
-)
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -94,7 +78,7 @@ class IssuerReconciler(ClusterReconciler):
         self._publishing = publishing
         # The key is two Kubernetes names, so it needs no quoting anywhere.
         self._issuer = f"{publishing.base}/{key}"
-        self._location = parse_location(publishing.place).below(key)
+        self._location = store.parse_location(publishing.place).below(key)
         self._published: tuple[VerifyingKey, ...] = ()
         """Keys of the last publication that the public URL shows."""
         self._compare_at = float("-inf")
@@ -146,15 +130,15 @@ class IssuerReconciler(ClusterReconciler):
     async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Plan:
         wanted = Desired(
             issuer=self._issuer,
-            jwks_uri=default_jwks_uri(self._issuer),
+            jwks_uri=documents.default_jwks_uri(self._issuer),
             keys=keys,
             owner=self._key,
             max_age=self._publishing.max_age,
         )
         try:
             async with self._publishing.gate:
-                return await publish(open_store(self._location, StoreAccess()), wanted, clock=self._seconds)
-        except (PublishError, KeysError, UrlError) as error:
+                return await publish(open_store(self._location, store.StoreAccess()), wanted, clock=self._seconds)
+        except (store.PublishError, KeysError, documents.UrlError) as error:
             raise ApiError(0, _outcome(error), f"{self._location}: {error}") from None
 
     def _seconds(self) -> float:
@@ -174,11 +158,11 @@ class IssuerReconciler(ClusterReconciler):
 
 def _outcome(error: Exception) -> str:
     match error:
-        case ForeignIssuerError():
+        case store.ForeignIssuerError():
             return "foreign-issuer"
-        case StoreUnavailableError() | WriteConflictError():
+        case store.StoreUnavailableError() | store.WriteConflictError():
             return "place-unavailable"
-        case PublishError():
+        case store.PublishError():
             return "place-refused"
         case _:
             return "unusable"
@@ -196,15 +180,17 @@ async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey,
     """
     try:
         # 1
-        document = await client.document(CONFIGURATION_PATH, accept=CONFIGURATION_TYPE, limit=_MAX_CONFIGURATION)
-        found = parse_configuration(document).issuer
+        document = await client.document(
+            documents.CONFIGURATION_PATH, accept=documents.CONFIGURATION_TYPE, limit=_MAX_CONFIGURATION
+        )
+        found = documents.parse_configuration(document).issuer
         if found != issuer:
             raise OtherIssuerError(
                 f"expected an API server with --service-account-issuer={issuer} as its first, got {found[:200]!a}"
             )
         # 2
-        return read_jwks(await client.document(JWKS_PATH, accept=JWKS_TYPE, limit=MAX_SIZE))
-    except (DocumentError, KeysError) as error:
+        return read_jwks(await client.document(documents.JWKS_PATH, accept=documents.JWKS_TYPE, limit=MAX_SIZE))
+    except (documents.DocumentError, KeysError) as error:
         raise ApiError(0, "unusable", f"its API server: {error}") from None
     except Forbidden as error:
         remedy = "apply manifests/workload-issuer in the workload cluster"

@@ -17,21 +17,8 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.runtime.cluster_controller import (
-    RESTART,
-    ClusterController,
-    ReconcilerDeps,
-    SupervisedRunner,
-    supervise,
-)
+from nodeattest_controller.runtime import cluster_controller, conditions
 from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog
-from nodeattest_controller.runtime.conditions import (
-    Condition,
-    ConditionStatus,
-    Severity,
-    remove_condition,
-    set_condition,
-)
 from nodeattest_controller.runtime.guard import mark_of
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
@@ -65,7 +52,7 @@ class _Connection:
     client: ApiClient
     fingerprint: str
     """SHA-256 of the kubeconfig."""
-    runners: tuple[SupervisedRunner, ...]
+    runners: tuple[cluster_controller.SupervisedRunner, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +68,11 @@ class ClusterManager:
 
     def __init__(
         self,
-        deps: ReconcilerDeps,
-        controllers: Sequence[ClusterController],
+        deps: cluster_controller.ReconcilerDeps,
+        controllers: Sequence[cluster_controller.ClusterController],
         *,
         connect: Callable[[bytes], ApiClient],
-        restart: BackoffPolicy = RESTART,
+        restart: BackoffPolicy = cluster_controller.RESTART,
         log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
         clusters_per_namespace: int,
@@ -187,7 +174,8 @@ class ClusterManager:
         client.has_reported = partial(self._log.has_reported, key)
         client.log_name = f"cluster {key}: {client.server}"
         runners = tuple(
-            SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers
+            cluster_controller.SupervisedRunner(controller, key, client, backoff=self._restart)
+            for controller in self._controllers
         )
         self._connections[key] = _Connection(client, fingerprint, runners)
 
@@ -272,12 +260,14 @@ class ClusterManager:
         client, path = self._management.client, cluster_path(cluster)
         try:
             if why and self._limiter.allow((key, expected), _GAP):
-                refused = Condition(ACCEPTED, ConditionStatus.FALSE, REFUSED, why, Severity.ERROR)
-                await set_condition(client, path, cluster, refused, self._now)
+                refused = conditions.Condition(
+                    ACCEPTED, conditions.ConditionStatus.FALSE, REFUSED, why, conditions.Severity.ERROR
+                )
+                await conditions.set_condition(client, path, cluster, refused, self._now)
                 self._reported.add(key)
             elif not why and (key in self._reported or condition(items(cluster, "status", "conditions"), ACCEPTED)):
                 # Read: the cache may lack what was written a moment ago.
-                await remove_condition(client, path, await client.get(path), ACCEPTED)
+                await conditions.remove_condition(client, path, await client.get(path), ACCEPTED)
                 self._reported.discard(key)
         except NotFound:
             self._reported.discard(key)
@@ -323,7 +313,7 @@ class Manager:
             await ready.wait()
             _LOG.info("serving", extra=fields(identity=identity))
             for name, run in self.controllers.items():
-                tasks.create_task(supervise(name, run))
+                tasks.create_task(cluster_controller.supervise(name, run))
             tasks.create_task(self.clusters.run())
 
     async def aclose(self) -> None:

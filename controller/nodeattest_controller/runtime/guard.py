@@ -13,13 +13,7 @@ from typing import Final
 
 from nodeattest_controller.model.machine_record import cluster_active
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.runtime.conditions import (
-    Condition,
-    ConditionStatus,
-    update_status,
-    with_condition,
-    without_condition,
-)
+from nodeattest_controller.runtime import conditions
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path
 from nodeattest_kube.errors import NotFound
@@ -83,8 +77,8 @@ class ClusterGuard:
         if mark_of(cluster) == self.controller:
             return
         await self._management.check_ledgers(key)
-        mark = Condition(SERVED, ConditionStatus.TRUE, "Serving", f"{_BEGIN}{self.controller}")
-        patch = with_condition(cluster, mark, now)
+        mark = conditions.Condition(SERVED, conditions.ConditionStatus.TRUE, "Serving", f"{_BEGIN}{self.controller}")
+        patch = conditions.with_condition(cluster, mark, now)
         if patch is not None:
             await self._management.client.merge_patch(f"{cluster_path(cluster)}/status", patch)
 
@@ -92,10 +86,10 @@ class ClusterGuard:
         """Remove our mark, if there is one; raises ApiError."""
 
         def without_ours(current: JsonObject) -> JsonObject | None:
-            return without_condition(current, SERVED) if mark_of(current) == self.controller else None
+            return conditions.without_condition(current, SERVED) if mark_of(current) == self.controller else None
 
         try:
-            await update_status(self._management.client, cluster_path(cluster), cluster, without_ours)
+            await conditions.update_status(self._management.client, cluster_path(cluster), cluster, without_ours)
         except NotFound:
             return
 

@@ -14,16 +14,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Generic, NewType, TypeVar
 
+from nodeattest_controller.model import machine_view
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import views_of_record
-from nodeattest_controller.model.machine_view import (
-    MachineView,
-    PoolView,
-    cluster_of,
-    pool_view,
-    view_of_machine,
-)
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.answers import is_before, version_of
@@ -151,23 +145,23 @@ class Inventory:
     """Members and ledgers of all clusters."""
 
     def __init__(self) -> None:
-        self._members: _Index[MachineView] = _Index(_member_keys)
-        self._pools: _Index[PoolView] = _Index(_pool_keys)
+        self._members: _Index[machine_view.MachineView] = _Index(_member_keys)
+        self._pools: _Index[machine_view.PoolView] = _Index(_pool_keys)
         self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
-    def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...]:
-        return _put(self._members, f"machine:{key}", machine, lambda obj: (view_of_machine(obj),))
+    def put_machine(self, key: str, machine: JsonObject | None) -> tuple[machine_view.MachineView, ...]:
+        return _put(self._members, f"machine:{key}", machine, lambda obj: (machine_view.view_of_machine(obj),))
 
-    def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...]:
-        return _put(self._pools, key, pool, lambda obj: (pool_view(obj),))
+    def put_pool(self, key: str, pool: JsonObject | None) -> tuple[machine_view.PoolView, ...]:
+        return _put(self._pools, key, pool, lambda obj: (machine_view.pool_view(obj),))
 
-    def put_record(self, key: str, record: JsonObject | None) -> tuple[MachineView, ...]:
+    def put_record(self, key: str, record: JsonObject | None) -> tuple[machine_view.MachineView, ...]:
         return _put(self._members, f"record:{key}", record, views_of_record)
 
     def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
         _put(self._attestations, key, attestation, lambda obj: (parse_attestation(obj),))
 
-    def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
+    def members(self, cluster: ClusterKey, provider_id: str) -> list[machine_view.MachineView]:
         """Return the members of a cluster with this provider ID; none for an empty one.
 
         1. A Machine without a provider ID has that of its MachineAttestation. 2. A pool does not count beside the
@@ -187,11 +181,11 @@ class Inventory:
         listed = self._pools.find(cluster, "id", provider_id, most=MAX_CLAIMS) if unread is None else [unread]
         return (found if unread is None else []) + [pool.member(provider_id) for pool in listed]
 
-    def machine_by_uid(self, cluster: ClusterKey, uid: str) -> MachineView | None:
+    def machine_by_uid(self, cluster: ClusterKey, uid: str) -> machine_view.MachineView | None:
         found = self._members.first(cluster, "uid", uid)
         return self._recorded(cluster, found) if found is not None else None
 
-    def _recorded(self, cluster: ClusterKey, machine: MachineView) -> MachineView:
+    def _recorded(self, cluster: ClusterKey, machine: machine_view.MachineView) -> machine_view.MachineView:
         """Give a Machine without a provider ID the one that it joined with."""
         if machine.provider_id:
             return machine
@@ -200,11 +194,11 @@ class Inventory:
                 return machine.with_provider_id(attestation.provider_id, attestation.provider_id_source)
         return machine
 
-    def machines_of_config(self, cluster: ClusterKey, config: str) -> list[MachineView]:
+    def machines_of_config(self, cluster: ClusterKey, config: str) -> list[machine_view.MachineView]:
         """Return the Machines of a cluster whose bootstrap configuration is the KubeadmConfig of this name."""
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "config", config)]
 
-    def records_of_token(self, cluster: ClusterKey, token_id: str) -> list[MachineView]:
+    def records_of_token(self, cluster: ClusterKey, token_id: str) -> list[machine_view.MachineView]:
         """Return the MachineRecords of a cluster that name a bootstrap token, by its id."""
         return self._members.find(cluster, "token", token_id)
 
@@ -212,7 +206,7 @@ class Inventory:
         """Return the ledgers that a Machine owns; more than one only if its provider ID changed."""
         return self._attestations.find(cluster, "owner", uid)
 
-    def bootstrap_owner(self, cluster: ClusterKey, member: MachineView) -> MachineView:
+    def bootstrap_owner(self, cluster: ClusterKey, member: machine_view.MachineView) -> machine_view.MachineView:
         """Return who has a machine's bootstrap configuration: itself, or the one pool that lists it."""
         if member.kind != "Machine" or member.bootstrap is not None:
             return member
@@ -227,7 +221,7 @@ class Inventory:
             return True
         return any(member.uid == uid for member in self.members(cluster, provider_id))
 
-    def members_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
+    def members_of(self, cluster: ClusterKey) -> Iterator[machine_view.MachineView]:
         """Yield every member of a cluster once; a pool's instance with a Machine is the Machine."""
         everyone = [self._recorded(cluster, machine) for machine in self._members.find(cluster, "all")]
         found, pools = [machine for machine in everyone if machine.provider_id], self._pools.find(cluster, "all")
@@ -240,26 +234,26 @@ class Inventory:
         """Count the machines of a cluster whose newest client certificate is valid and of a policy, by its name."""
         return sum(one.policy_at(now) == policy for one in self._attestations.find(cluster, "policy", policy))
 
-    def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
+    def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[machine_view.MachineView]:
         """Return the members of a cluster whose own sources give this node name."""
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "name", node_name)]
 
-    def members_by_short_name(self, cluster: ClusterKey, label: str) -> list[MachineView]:
+    def members_by_short_name(self, cluster: ClusterKey, label: str) -> list[machine_view.MachineView]:
         """Return the members of a cluster with a fully qualified name whose first label this is."""
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "label", label)]
 
-    def machines_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
+    def machines_of(self, cluster: ClusterKey) -> Iterator[machine_view.MachineView]:
         """Yield every Machine of a cluster, with a provider ID or without."""
         yield from self._members.find(cluster, "all")
 
-    def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
+    def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[machine_view.MachineView]:
         """Return the members of a cluster that claim a node's name or are bound to it, each once."""
         found = [machine for machine in self.members_by_node_name(cluster, node_name) if machine.provider_id]
         for holder in self.attestations_by_node_name(cluster, node_name):
             found += self.members(cluster, holder.provider_id)
         return list({member.provider_id: member for member in found}.values())
 
-    def conflicting_members(self, cluster: ClusterKey, place: str, provider_id: str) -> list[MachineView]:
+    def conflicting_members(self, cluster: ClusterKey, place: str, provider_id: str) -> list[machine_view.MachineView]:
         """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
         listing = [self._recorded(cluster, machine) for machine in self._members.find(cluster, "place", place)]
         bound = [
@@ -299,10 +293,10 @@ def _put(
     if obj is None:
         index.remove(source)
         return ()
-    return index.put(source, cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj)), read(obj))
+    return index.put(source, cluster_key(text(obj, "metadata", "namespace"), machine_view.cluster_of(obj)), read(obj))
 
 
-def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
+def _member_keys(member: machine_view.MachineView) -> Iterable[tuple[str, ...]]:
     yield ("all",)
     yield ("uid", member.uid)
     if member.provider_id:
@@ -320,7 +314,7 @@ def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
         yield ("place", place)
 
 
-def _pool_keys(pool: PoolView) -> Iterable[tuple[str, ...]]:
+def _pool_keys(pool: machine_view.PoolView) -> Iterable[tuple[str, ...]]:
     """As a list, which costs no call for each provider ID."""
     unread = [("unread",)] if pool.pool.flaw else []
     return [("all",), ("uid", pool.pool.uid), *unread, *[("id", provider_id) for provider_id in pool.provider_ids]]

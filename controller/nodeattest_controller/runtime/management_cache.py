@@ -22,16 +22,8 @@ from nodeattest_controller.model.machine_view import (
     MachineView,
 )
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
+from nodeattest_controller.runtime import informers
 from nodeattest_controller.runtime.indexes import AttestationOrder, ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import (
-    OWN_GROUP,
-    OWN_VERSION,
-    ChangeBus,
-    InformerRef,
-    InformerSet,
-    namespaces,
-    sources_of,
-)
 from nodeattest_controller.runtime.references import PlatformCache
 from nodeattest_kube import paths
 from nodeattest_kube.answers import version_of
@@ -84,10 +76,10 @@ class ManagementCache:
         self.client = client
         self.inventory = Inventory()
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
-        self.changes: Final = ChangeBus()
-        self._machines: dict[MachineResource, InformerRef] = {}
+        self.changes: Final = informers.ChangeBus()
+        self._machines: dict[MachineResource, informers.InformerRef] = {}
         """The kinds that machines are read from, by the sources."""
-        self._sources = sources_of(inventory, self.inventory, self.changes, self._machines)
+        self._sources = informers.sources_of(inventory, self.inventory, self.changes, self._machines)
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
@@ -98,7 +90,7 @@ class ManagementCache:
         """By the Secret's version; an invalid CA is not parsed twice, either."""
         self._tasks = asyncio.TaskGroup()
         pool = MemoryPool(memory if memory is not None else cache_memory())
-        self.caches: Final = InformerSet(client, self._tasks, pool, namespace=namespace)
+        self.caches: Final = informers.InformerSet(client, self._tasks, pool, namespace=namespace)
         self.platforms = PlatformCache(client, self.caches)
 
     async def run(self, ready: asyncio.Event) -> None:
@@ -107,9 +99,9 @@ class ManagementCache:
             for source in self._sources:
                 await source.start(self.caches)
             start, kept = self.caches.start, self._reflectors
-            own = partial(self.caches.path, OWN_GROUP, OWN_VERSION)
+            own = partial(self.caches.path, informers.OWN_GROUP, informers.OWN_VERSION)
             kept["policies"] = start(own("nodeattestationpolicies"), self._policy_changed)
-            kept["policies"].index("namespace", namespaces)
+            kept["policies"].index("namespace", informers.namespaces)
             kept["ledgers"] = start(own("machineattestations"), self.attestation_order.shown)
             secrets = paths.core_path("secrets", namespace=self.caches.namespace)
             query = {"labelSelector": CLUSTER_LABEL}
@@ -163,7 +155,9 @@ class ManagementCache:
         namespace, _, name = cluster.partition("/")
         if (lack := self._lack_of_room(namespace)) is not None:
             raise ApiError(503, "ServiceUnavailable", f"{lack}: {_MORE_ROOM}")
-        path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
+        path = paths.collection_path(
+            informers.OWN_GROUP, informers.OWN_VERSION, "machineattestations", namespace=namespace
+        )
         async for page in self.client.pages(path, {"labelSelector": f"{CLUSTER_LABEL}={name}"}):
             for attestation in items(page, "items"):
                 if self.attestation_order.known(key_of(attestation)) != version_of(attestation):
@@ -265,7 +259,9 @@ class ManagementCache:
         before = self.attestation_order.known(key)
         try:
             answer = await ask(
-                paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
+                paths.object_path(
+                    informers.OWN_GROUP, informers.OWN_VERSION, "machineattestations", name, namespace=namespace
+                )
             )
         except NotFound:
             self.attestation_order.answered(key, before, None)

@@ -12,14 +12,9 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
+from nodeattest_controller.model import machine_view
 from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference, ObjectKey
 from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG, KeptConfig, kept_config, read_config, slim_config
-from nodeattest_controller.model.machine_view import (
-    CLUSTER_LABEL,
-    ContractReference,
-    MachineView,
-    instances_have_machines,
-)
 from nodeattest_controller.model.node_names import is_named, names_of_host
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.informers import InformerSet
@@ -34,7 +29,7 @@ from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 
 
-async def makes_machines(client: ApiClient, reference: ContractReference, namespace: str) -> bool:
+async def makes_machines(client: ApiClient, reference: machine_view.ContractReference, namespace: str) -> bool:
     """Read a MachinePool's infrastructure object for ``instances_have_machines``; what does not exist makes none.
 
     Raises ApiError.
@@ -43,10 +38,10 @@ async def makes_machines(client: ApiClient, reference: ContractReference, namesp
         infra = await client.get(await path_of_reference(client, reference, namespace))
     except NotFound:
         return False
-    return instances_have_machines(infra)
+    return machine_view.instances_have_machines(infra)
 
 
-async def path_of_reference(client: ApiClient, reference: ContractReference, namespace: str) -> str:
+async def path_of_reference(client: ApiClient, reference: machine_view.ContractReference, namespace: str) -> str:
     """Return the path of an object; raises ApiError, NotFound if its kind is not served."""
     if not paths.is_segment(reference.name):
         raise _not_served(reference)
@@ -54,7 +49,7 @@ async def path_of_reference(client: ApiClient, reference: ContractReference, nam
     return paths.object_path(reference.group, version, resource, reference.name, namespace=namespace)
 
 
-async def served_resource(client: ApiClient, reference: ContractReference) -> tuple[str, str]:
+async def served_resource(client: ApiClient, reference: machine_view.ContractReference) -> tuple[str, str]:
     """Return a version that serves a kind, and the kind's resource; raises ApiError, NotFound if none does.
 
     Infrastructure providers share a group: the group's preferred version does not serve all its kinds.
@@ -72,7 +67,7 @@ async def served_resource(client: ApiClient, reference: ContractReference) -> tu
     raise _not_served(reference)
 
 
-def _not_served(reference: ContractReference) -> NotFound:
+def _not_served(reference: machine_view.ContractReference) -> NotFound:
     where = f"{reference.group}/{reference.version}".rstrip("/")
     return NotFound(404, "NotFound", f"{where} serves no {reference.kind} {reference.name}".rstrip())
 
@@ -95,25 +90,25 @@ class PlatformCache:
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._reads = asyncio.Semaphore(_READS)
 
-    async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
+    async def holders_of_key(self, reference: machine_view.ContractReference, fingerprint: str) -> list[str]:
         """Return the namespace of each object of a kind that has an endorsement key; raises Unavailable."""
         objects = await self._listed(reference)
         return [text(found, "metadata", "namespace") for found in objects.by_index("key", fingerprint)]
 
     async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
         """Return the host objects that name an infrastructure machine (``HostReference.names``); raises Unavailable."""
-        objects = await self._listed(ContractReference(host.group, host.kind, ""))
+        objects = await self._listed(machine_view.ContractReference(host.group, host.kind, ""))
         return objects.by_index("consumer", consumer) if consumer else []
 
     async def hosts_with_name(
-        self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, machine: MachineView, name: str
+        self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, machine: machine_view.MachineView, name: str
     ) -> list[ObjectKey]:
         """Return the host objects of these kinds that name a node, in namespaces that count; raises Unavailable."""
         counting = {machine.namespace, *policy.host_namespaces}
         is_short = policy.short_node_names and "." not in name
         found: list[ObjectKey] = []
         for host in hosts:
-            objects = await self._listed(ContractReference(host.group, host.kind, ""))
+            objects = await self._listed(machine_view.ContractReference(host.group, host.kind, ""))
             if host.names_by_cluster:
                 names = ((each, names_of_host(each, host, machine.cluster_name)) for each in objects.values())
                 named = [each for each, given in names if any(is_named(one, name, short=is_short) for one in given)]
@@ -126,7 +121,7 @@ class PlatformCache:
             found += [key for key in keys if key.namespace in counting]
         return found
 
-    async def others_with(self, machine: MachineView, provider_id: str) -> list[str]:
+    async def others_with(self, machine: machine_view.MachineView, provider_id: str) -> list[str]:
         """Return the other infrastructure machines of a Machine's cluster with a provider ID; raises Unavailable."""
         own = machine.infra
         if own is None:
@@ -137,11 +132,11 @@ class PlatformCache:
             for (group, name), objects in self._caches.items()
             for found in objects.by_index("provider-id", provider_id)
             if text(found, "metadata", "namespace") == machine.namespace
-            and text(found, "metadata", "labels", CLUSTER_LABEL) in {machine.cluster_name, ""}
+            and text(found, "metadata", "labels", machine_view.CLUSTER_LABEL) in {machine.cluster_name, ""}
             and (group, name, text(found, "metadata", "name")) != (own.group, own.kind, own.name)
         ]
 
-    async def _listed(self, reference: ContractReference) -> Reflector:
+    async def _listed(self, reference: machine_view.ContractReference) -> Reflector:
         """Return all objects of a kind; the first call starts the cache. Raises Unavailable."""
         kind = (reference.group, reference.kind)
         async with self._locks.setdefault(kind, asyncio.Lock()):
@@ -155,14 +150,14 @@ class PlatformCache:
             raise no_platform(f"cannot list {reference.kind} in {reference.group}")
         raise no_platform(f"{reference.kind} objects are being listed")
 
-    async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
+    async def get(self, reference: machine_view.ContractReference, namespace: str) -> JsonObject:
         """Return an object from the cache; raises Unavailable, because nothing is believed without it."""
         found = (await self._listed(reference)).get(f"{namespace}/{reference.name}")
         if found is None:
             raise no_platform(f"{reference.kind} {reference.name} is not there")
         return found
 
-    async def makes_machines(self, pool: MachineView) -> bool:
+    async def makes_machines(self, pool: machine_view.MachineView) -> bool:
         """Tell whether a MachinePool's infrastructure provider has a Machine made for each instance, by a read."""
         if pool.pool_infra is None:
             return False
@@ -175,7 +170,7 @@ class PlatformCache:
         except ApiError as error:
             raise no_platform(f"cannot read {what}: {error.reason}") from error
 
-    async def _watch(self, reference: ContractReference) -> Reflector:
+    async def _watch(self, reference: machine_view.ContractReference) -> Reflector:
         try:
             version, resource = await served_resource(self._client, reference)
             objects = self._informers.follow(reference.group, version, resource, slim_object)
@@ -249,7 +244,7 @@ class KubeadmConfigs:
         self._watched: Reflector | None = None
         self._versions: dict[str, str] = {}
 
-    async def tokens_of(self, member: MachineView, token_id: str) -> KeptConfig:
+    async def tokens_of(self, member: machine_view.MachineView, token_id: str) -> KeptConfig:
         """Return the tokens that a machine's KubeadmConfig names; raises Unavailable. ``token_id``: the requester's."""
         if member.bootstrap is None:
             raise _unreadable("a machine without a bootstrap configuration", "name one in bootstrap.configRef")
@@ -263,7 +258,7 @@ class KubeadmConfigs:
             return []
         return [kept_config(slim) for slim in watched.by_index("token", f"{namespace}/{token_id}")]
 
-    async def names_now(self, member: MachineView, token_id: str) -> bool:
+    async def names_now(self, member: machine_view.MachineView, token_id: str) -> bool:
         """Return whether a machine's KubeadmConfig names a token, by a read; raises Unavailable."""
         if member.bootstrap is None:
             return False
@@ -278,7 +273,7 @@ class KubeadmConfigs:
                     self._watch(version)
 
     async def find(
-        self, reference: ContractReference, namespace: str, is_wished: Callable[[KeptConfig], bool]
+        self, reference: machine_view.ContractReference, namespace: str, is_wished: Callable[[KeptConfig], bool]
     ) -> KeptConfig:
         """Return a KubeadmConfig from the watch if it is as wished, else read it; raises Unavailable."""
         watched = self._watched
@@ -289,7 +284,7 @@ class KubeadmConfigs:
                 return kept
         return read_config(await self.read(reference, namespace))
 
-    async def read(self, reference: ContractReference, namespace: str) -> JsonObject:
+    async def read(self, reference: machine_view.ContractReference, namespace: str) -> JsonObject:
         """Read a whole KubeadmConfig now; raises Unavailable."""
         what = f"KubeadmConfig {reference.name}"
         if not (paths.is_segment(reference.name) and paths.is_segment(reference.group)):

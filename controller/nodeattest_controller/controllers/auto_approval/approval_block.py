@@ -17,14 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from nodeattest_controller.controllers.auto_approval.decide import (
-    BOOTSTRAP_GROUP,
-    CSR_GROUP,
-    CSR_RESOURCE,
-    NODE_CLIENT_ROLE,
-    RBAC_GROUP,
-    permissions_of_role,
-)
+from nodeattest_controller.controllers.auto_approval import decide
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
 from nodeattest_kube.client import ApiClient
@@ -38,7 +31,7 @@ CHECK_NAME: Final = "nodeattest-admission-check"
 """Of the request that is filed as a dry run, and refused, where the policy is in force."""
 EXPRESSION: Final = (
     f"object.spec.signerName != '{IN_TREE_SIGNER}' || !("
-    f"(has(request.userInfo.groups) && '{BOOTSTRAP_GROUP}' in request.userInfo.groups)"
+    f"(has(request.userInfo.groups) && '{decide.BOOTSTRAP_GROUP}' in request.userInfo.groups)"
     f" || (has(request.dryRun) && request.dryRun"
     f" && has(object.metadata.name) && object.metadata.name == '{CHECK_NAME}'))"
 )
@@ -50,11 +43,11 @@ _MESSAGE: Final = f"nodes of this cluster join by attestation: bootstrap tokens 
 _ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _POLICIES: Final = "validatingadmissionpolicies"
 _BINDINGS: Final = "validatingadmissionpolicybindings"
-_ROLE: Final = paths.object_path(RBAC_GROUP, "v1", "clusterroles", NODE_CLIENT_ROLE)
+_ROLE: Final = paths.object_path(decide.RBAC_GROUP, "v1", "clusterroles", decide.NODE_CLIENT_ROLE)
 _AUTO_UPDATE: Final = "rbac.authorization.kubernetes.io/autoupdate"
 _SUSPENDED: Final = "attestation.cluster.x-k8s.io/suspended"
 _ROLE_RULES: Final[list[JsonValue]] = [
-    {"apiGroups": [CSR_GROUP], "resources": [f"{CSR_RESOURCE}/nodeclient"], "verbs": ["create"]}
+    {"apiGroups": [decide.CSR_GROUP], "resources": [f"{decide.CSR_RESOURCE}/nodeclient"], "verbs": ["create"]}
 ]
 
 
@@ -80,9 +73,9 @@ class ApprovalBlock:
     async def in_force(self) -> bool:
         """Return whether the role grants nothing and the API server refuses a dry run."""
         role = await self._role()
-        if role is not None and permissions_of_role(role):
+        if role is not None and decide.permissions_of_role(role):
             return False
-        path = paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE)
+        path = paths.collection_path(decide.CSR_GROUP, "v1", decide.CSR_RESOURCE)
         try:
             await self._client.create(f"{path}?dryRun=All", self._request)
         except (Forbidden, Invalid) as refusal:
@@ -103,7 +96,9 @@ class ApprovalBlock:
         if role is None or _SUSPENDED not in text_map(role, "metadata", "annotations"):
             return
         # RBAC lets an account write a role only if it has the permissions that the role grants.
-        granted = ResourceAttributes(verb="create", group=CSR_GROUP, resource=CSR_RESOURCE, subresource="nodeclient")
+        granted = ResourceAttributes(
+            verb="create", group=decide.CSR_GROUP, resource=decide.CSR_RESOURCE, subresource="nodeclient"
+        )
         rules: JsonObject = {"rules": _ROLE_RULES} if await is_access_allowed(self._client, granted) else {}
         await self._client.merge_patch(_ROLE, {**_role_patch(role, {_AUTO_UPDATE: "true", _SUSPENDED: None}), **rules})
 
@@ -145,10 +140,10 @@ def _role_patch(role: JsonObject, annotations: JsonObject) -> JsonObject:
 def _policy() -> JsonObject:
     """Make the policy, with the defaults of the API server written out, so that it can be compared."""
     rule: JsonObject = {
-        "apiGroups": [CSR_GROUP],
+        "apiGroups": [decide.CSR_GROUP],
         "apiVersions": ["v1"],
         "operations": ["CREATE"],
-        "resources": [CSR_RESOURCE],
+        "resources": [decide.CSR_RESOURCE],
         "scope": "*",
     }
     return {
@@ -183,7 +178,7 @@ def _check_request() -> JsonObject:
     key = ec.generate_private_key(ec.SECP256R1())
     csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     return {
-        "apiVersion": f"{CSR_GROUP}/v1",
+        "apiVersion": f"{decide.CSR_GROUP}/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": CHECK_NAME},
         "spec": {

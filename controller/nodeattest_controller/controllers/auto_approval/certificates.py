@@ -18,15 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
+from nodeattest_controller.controllers.auto_approval import decide
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
-from nodeattest_controller.controllers.auto_approval.decide import (
-    CSR_GROUP,
-    CSR_RESOURCE,
-    RUNBOOK,
-    ApprovalReason,
-    Finding,
-    join_first,
-)
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
@@ -98,7 +91,7 @@ class InTreeCertificates:
         self._clock, self._on_change = clock, on_change
         self._requests = Reflector(
             client,
-            paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE),
+            paths.collection_path(decide.CSR_GROUP, "v1", decide.CSR_RESOURCE),
             on_change=self._changed,
             on_recovery=on_change,
             query={"fieldSelector": f"spec.signerName={IN_TREE_SIGNER}"},
@@ -121,7 +114,7 @@ class InTreeCertificates:
         if self._requests.hung is not None:
             return str(self._requests.hung)
         if self._requests.left_out:
-            return f"one is too large to be read, and may hide a certificate until it is deleted (see {RUNBOOK})"
+            return f"one is too large to be read, and may hide a certificate until it is deleted (see {decide.RUNBOOK})"
         is_silent = self._clock() - self._requests.last_contact > MAX_SILENCE
         return f"no contact for minutes: {error}" if is_silent else ""
 
@@ -182,7 +175,7 @@ def describe(foreign: Collection[InTreeCertificate]) -> str:
     end = max((each.not_after for each in foreign if each.not_after is not None), default=None)
     return (
         f"the in-tree signer's approval was given {len(foreign)} times, last at {_shown(last)}, for names or keys that "
-        f"no attestation covers: {join_first(issued_first)}; the last certificate ends {_shown(end)}"
+        f"no attestation covers: {decide.join_first(issued_first)}; the last certificate ends {_shown(end)}"
     )
 
 
@@ -192,12 +185,12 @@ def last_approval(message: str) -> datetime | None:
     return moment(found[1]) if found is not None else None
 
 
-def with_certificates(finding: Finding, certificates: str) -> Finding:
+def with_certificates(finding: decide.Finding, certificates: str) -> decide.Finding:
     """Give foreign certificates precedence over every other finding."""
     if not certificates:
         return finding
     message = f"{certificates}{BESIDES}{finding.message}"
-    return Finding(ConditionStatus.FALSE, ApprovalReason.CERTIFICATES_ISSUED, message)
+    return decide.Finding(ConditionStatus.FALSE, decide.ApprovalReason.CERTIFICATES_ISSUED, message)
 
 
 def summarize(csr: JsonObject) -> JsonObject:

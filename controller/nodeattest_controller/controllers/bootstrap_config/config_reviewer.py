@@ -13,12 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.admission_review import (
-    UNCONCERNED,
-    AdmissionOutcome,
-    AdmissionReview,
-    Verdict,
-)
+from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     LEFT_WITHOUT,
     Render,
@@ -143,14 +138,14 @@ class ConfigReviewer:
         self._reader = reader
         self._render = render
 
-    def review(self, question: AdmissionReview) -> Verdict | None:
+    def review(self, question: admission_review.AdmissionReview) -> admission_review.Verdict | None:
         """Decide without facts; None if they are needed."""
         subject = _subject(question, question.target)
         if question.operation is None or subject is None:
-            return UNCONCERNED
+            return admission_review.UNCONCERNED
         return needs_no_facts(subject, _before(question))
 
-    async def review_with_facts(self, question: AdmissionReview) -> Verdict:
+    async def review_with_facts(self, question: admission_review.AdmissionReview) -> admission_review.Verdict:
         """Decide on what ``review`` did not; raises ``ApiError`` and ``Unavailable``.
 
         A paused cluster is being moved: clusterctl creates its objects again, as they are.
@@ -158,31 +153,31 @@ class ConfigReviewer:
         subject, before = _subject(question, question.target), _before(question)
         facts = await self._reader.of(subject) if subject is not None else None
         if subject is None or facts is None or facts.paused:
-            return UNCONCERNED
+            return admission_review.UNCONCERNED
         return await self._decide(subject, before, facts)
 
-    def without_facts(self, question: AdmissionReview, error: str) -> Verdict:
+    def without_facts(self, question: admission_review.AdmissionReview, error: str) -> admission_review.Verdict:
         """Decide if the facts cannot be read: an update passes that changes nothing that machines are made of."""
         subject, before = _subject(question, question.target), _before(question)
-        unavailable = Verdict(AdmissionOutcome.UNAVAILABLE, unread=error)
+        unavailable = admission_review.Verdict(admission_review.AdmissionOutcome.UNAVAILABLE, unread=error)
         if subject is None or before is None or subject.cluster != before.cluster or subject.changes(before):
             return unavailable
-        return Verdict(AdmissionOutcome.LEFT)
+        return admission_review.Verdict(admission_review.AdmissionOutcome.LEFT)
 
-    async def _decide(self, subject: Subject, before: Subject | None, facts: RenderFacts) -> Verdict:
+    async def _decide(self, subject: Subject, before: Subject | None, facts: RenderFacts) -> admission_review.Verdict:
         policy, cluster = facts.policy, facts.cluster
         if isinstance(policy, Denied):
             if before is not None and not subject.changes(before):
-                return Verdict(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), policy)
-            return Verdict(AdmissionOutcome.DENIED, denied=policy)
+                return admission_review.Verdict(admission_review.AdmissionOutcome.LEFT, (LEFT_WITHOUT,), policy)
+            return admission_review.Verdict(admission_review.AdmissionOutcome.DENIED, denied=policy)
         matters = policy.enforce and needs_machines(subject, before)
         has_machines = matters and await self._reader.has_machines(cluster)
         return decide(subject, before, policy=policy, cluster=cluster, has_machines=has_machines, render=self._render)
 
 
-def _subject(question: AdmissionReview, whole: JsonObject) -> Subject | None:
+def _subject(question: admission_review.AdmissionReview, whole: JsonObject) -> Subject | None:
     return subject_of(whole, group=question.group, kind=question.kind, namespace=question.namespace, name=question.name)
 
 
-def _before(question: AdmissionReview) -> Subject | None:
+def _before(question: admission_review.AdmissionReview) -> Subject | None:
     return _subject(question, question.before) if question.before is not None else None

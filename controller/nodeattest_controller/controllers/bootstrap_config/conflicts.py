@@ -13,25 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
-    ADOPT_SCRIPT,
-    ADOPT_UNIT,
-    DROP_IN,
-    FINDS_PROVIDER_ID,
-    KUBELET_CONF,
-    MARK,
-    NEEDS_PROVIDER_ID,
-    PROVIDER_ID_SCRIPT,
-    RenderOptions,
-    ServingOptions,
-    arguments,
-    file_path,
-    kubelet_arguments,
-    objects,
-    refusal,
-    section,
-    words,
-)
+from nodeattest_controller.controllers.bootstrap_config import kubeadmconfig as kubeadm
 from nodeattest_controller.model.kubeadm_config import SECRET_FILE
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
@@ -39,8 +21,10 @@ from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID
 from nodeattest_providers.provider_id_template import check_template, has_sources, unquote
 
-_OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT, SECRET_FILE})
-_CREDENTIALS: Final = frozenset({KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})
+_OWN: Final = frozenset(
+    {kubeadm.DROP_IN, kubeadm.ADOPT_UNIT, kubeadm.ADOPT_SCRIPT, kubeadm.PROVIDER_ID_SCRIPT, SECRET_FILE}
+)
+_CREDENTIALS: Final = frozenset({kubeadm.KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})
 _UNIT_FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _UNITS: Final = frozenset(f"{folder}/kubelet.service" for folder in _UNIT_FOLDERS)
 _DROP_IN_FOLDERS: Final = frozenset(f"{unit}.d" for unit in _UNITS)
@@ -56,42 +40,44 @@ _EXPRESSION: Final = re.compile(r"\{\{[^{}]*\}\}")
 """What cloud-init fills in."""
 
 
-def find(spec: JsonObject, plan: RenderOptions, roles: tuple[str, ...]) -> Iterator[Denied]:
+def find(spec: JsonObject, plan: kubeadm.RenderOptions, roles: tuple[str, ...]) -> Iterator[Denied]:
     """Yield every contradiction; ``roles`` are the configurations to check: join, and init if it may run."""
     for name, value in plan.settings.items():
         if _TEMPLATE.search(f"{name}{value}"):
-            yield refusal(
+            yield kubeadm.refusal(
                 f"{name} without braces that cloud-init or clusterctl would fill in",
                 "a template",
                 "give the value itself; only the provider ID may be a template",
             )
     yield from _provider_id(plan)
     for role in roles:
-        configuration = section(spec, role)
-        kubelet = list(arguments(section(configuration, "nodeRegistration")))
+        configuration = kubeadm.section(spec, role)
+        kubelet = list(kubeadm.arguments(kubeadm.section(configuration, "nodeRegistration")))
         yield from _provider_id_argument(dict(kubelet).get("provider-id"), plan, role)
         yield from _arguments(kubelet, plan, role)
-        if any(phase == _PHASE or phase.startswith(f"{_PHASE}/") for phase in words(configuration, "skipPhases")):
-            yield refusal(
+        if any(
+            phase == _PHASE or phase.startswith(f"{_PHASE}/") for phase in kubeadm.words(configuration, "skipPhases")
+        ):
+            yield kubeadm.refusal(
                 f"{role} that runs kubeadm's phase {_PHASE}",
                 "skipPhases names it",
                 "take it out: it writes kubelet's arguments, and finds its kubeconfig in place",
             )
-    for file in objects(spec, "files"):
+    for file in kubeadm.objects(spec, "files"):
         yield from _file(file, plan)
-    for command in words(spec, "preKubeadmCommands"):
-        if "kubelet-authenticator join" in command and not command.endswith(MARK):
-            yield refusal(
+    for command in kubeadm.words(spec, "preKubeadmCommands"):
+        if "kubelet-authenticator join" in command and not command.endswith(kubeadm.MARK):
+            yield kubeadm.refusal(
                 "one kubelet-authenticator join, the rendered one",
                 "preKubeadmCommands run another",
                 "remove it: what is rendered reads kubeadm's configuration by itself",
             )
 
 
-def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
+def _provider_id(plan: kubeadm.RenderOptions) -> Iterator[Denied]:
     """Refuse a provider ID that no machine could use, or for a provider that finds it."""
-    if plan.provider in FINDS_PROVIDER_ID and (plan.provider_id or plan.tells_agent):
-        yield refusal(
+    if plan.provider in kubeadm.FINDS_PROVIDER_ID and (plan.provider_id or plan.tells_agent):
+        yield kubeadm.refusal(
             f"no provider ID for the agent with {plan.provider}, whose metadata service has it",
             "one",
             f"remove the annotation {ANNOTATION_PROVIDER_ID} or the flag; kubelet's own goes into kubeletExtraArgs",
@@ -102,35 +88,37 @@ def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
     try:
         check_template(unquote(filled))
     except Denied as denied:
-        yield refusal(f"a provider ID: {denied.expected}", denied.got, denied.remedy)
+        yield kubeadm.refusal(f"a provider ID: {denied.expected}", denied.got, denied.remedy)
         return
     if not plan.provider_id.isprintable() or " " in filled:
-        yield refusal("a provider ID without white space", ascii(plan.provider_id), "take the white space out of it")
+        yield kubeadm.refusal(
+            "a provider ID without white space", ascii(plan.provider_id), "take the white space out of it"
+        )
     if filled != plan.provider_id and has_sources(filled):
-        yield refusal(
+        yield kubeadm.refusal(
             "a provider ID that either cloud-init or the agent fills in",
             plan.provider_id,
             "write {cloud-init:KEY} in place of {{ KEY }}",
         )
 
 
-def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> Iterator[Denied]:
+def _provider_id_argument(named: str | None, plan: kubeadm.RenderOptions, role: str) -> Iterator[Denied]:
     if named and has_sources(named):
-        yield refusal(
+        yield kubeadm.refusal(
             f"{role} kubeletExtraArgs provider-id without parts that only the agent fills in",
             named,
             f"write it into the annotation {ANNOTATION_PROVIDER_ID} instead",
         )
     if named and plan.tells_agent:
-        yield refusal(
+        yield kubeadm.refusal(
             "one source of the provider ID",
             f"{role} kubeletExtraArgs provider-id, and a source for the agent alone",
             "remove one of both: the agent takes kubelet's value",
         )
     # The controller tells the provider ID to a node that joins by a token, not to one that kubeadm init made.
-    is_adopted = role == "initConfiguration" and plan.adopts and plan.provider in NEEDS_PROVIDER_ID
+    is_adopted = role == "initConfiguration" and plan.adopts and plan.provider in kubeadm.NEEDS_PROVIDER_ID
     if is_adopted and not (plan.tells_agent or plan.provider_id or named):
-        yield refusal(
+        yield kubeadm.refusal(
             f"a provider ID, which {plan.provider} cannot find by itself, for the node that kubeadm init makes",
             f"{role} gives kubelet no provider-id",
             "set kubeletExtraArgs provider-id (a template, where the machines differ), or the annotation "
@@ -138,9 +126,9 @@ def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> 
         )
 
 
-def _arguments(kubelet: list[tuple[str, str]], plan: RenderOptions, role: str) -> Iterator[Denied]:
-    wanted = kubelet_arguments(plan) | {"kubeconfig": KUBELET_CONF}
-    serves = plan.serving is ServingOptions.KUBELET
+def _arguments(kubelet: list[tuple[str, str]], plan: kubeadm.RenderOptions, role: str) -> Iterator[Denied]:
+    wanted = kubeadm.kubelet_arguments(plan) | {"kubeconfig": kubeadm.KUBELET_CONF}
+    serves = plan.serving is kubeadm.ServingOptions.KUBELET
     for name, value in kubelet:
         if name in wanted and not _is_same(name, value, wanted[name]):
             expected, got = repr(wanted[name]), repr(value)
@@ -152,7 +140,7 @@ def _arguments(kubelet: list[tuple[str, str]], plan: RenderOptions, role: str) -
             continue
         both = name == "provider-id"
         remedy = "remove one of both, so that kubelet and agent get the same" if both else "remove it"
-        yield refusal(f"{role} kubeletExtraArgs {name}: {expected}", got, remedy)
+        yield kubeadm.refusal(f"{role} kubeletExtraArgs {name}: {expected}", got, remedy)
 
 
 def _is_same(name: str, value: str, wanted: str) -> bool:
@@ -162,35 +150,39 @@ def _is_same(name: str, value: str, wanted: str) -> bool:
     return value == wanted
 
 
-def _file(file: JsonObject, plan: RenderOptions) -> Iterator[Denied]:
-    path = file_path(file)
+def _file(file: JsonObject, plan: kubeadm.RenderOptions) -> Iterator[Denied]:
+    path = kubeadm.file_path(file)
     folder, name = posixpath.split(path)
     if path in _OWN:
         return
     if path in _CREDENTIALS:
-        yield refusal(f"no {path} in files: kubelet-authenticator or kubeadm writes it", "one", "remove it from files")
+        yield kubeadm.refusal(
+            f"no {path} in files: kubelet-authenticator or kubeadm writes it", "one", "remove it from files"
+        )
         return
     content = _content(file)
     if name.startswith("kubeletconfiguration"):  # a patch: flags win over it, but its author meant something else
         if _ROTATION_SET.search(content or ""):
-            yield refusal(
+            yield kubeadm.refusal(
                 f"{path} without rotateCertificates: true", "it", "remove it: the agent renews the certificate"
             )
-        if plan.serving is ServingOptions.KUBELET and _SERVING_UNSET.search(content or ""):
-            yield refusal(f"{path} without serverTLSBootstrap: false", "it", "remove it, or render with --serving none")
+        if plan.serving is kubeadm.ServingOptions.KUBELET and _SERVING_UNSET.search(content or ""):
+            yield kubeadm.refusal(
+                f"{path} without serverTLSBootstrap: false", "it", "remove it, or render with --serving none"
+            )
     if not (path in _ENVIRONMENT_FILES or path in _UNITS or folder in _DROP_IN_FOLDERS):
         return
     if content is None:
-        yield refusal(
+        yield kubeadm.refusal(
             f"{path} with its content in plain sight, since it decides how kubelet starts",
             "content of a Secret, or compressed",
             "put it into content, or into the machine's image",
         )
     elif any(_undoes(line, path) for line in content.splitlines() if not line.lstrip().startswith(("#", ";"))):
-        yield refusal(
+        yield kubeadm.refusal(
             f"{path} that starts kubelet without --bootstrap-kubeconfig and rotation of its own",
             "a line that says otherwise",
-            f"take bootstrap-kubeconfig, rotate-certificates and {_VARIABLE} out of it; {DROP_IN} sets them",
+            f"take bootstrap-kubeconfig, rotate-certificates and {_VARIABLE} out of it; {kubeadm.DROP_IN} sets them",
         )
 
 
@@ -200,7 +192,7 @@ def _undoes(line: str, path: str) -> bool:
         return _VARIABLE in line or _BOOTSTRAPS.search(line) is not None
     folder, name = posixpath.split(path)
     sets_variable = f"{_VARIABLE}=" in line
-    if folder in _DROP_IN_FOLDERS and name >= posixpath.basename(DROP_IN) and sets_variable:
+    if folder in _DROP_IN_FOLDERS and name >= posixpath.basename(kubeadm.DROP_IN) and sets_variable:
         return True
     # In a unit, and in a drop-in before ours, which sets the variable anew, an assignment does nothing.
     is_overridden = line.lstrip().startswith("Environment=") and sets_variable

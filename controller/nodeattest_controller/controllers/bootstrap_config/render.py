@@ -11,24 +11,6 @@ from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config import conflicts, kubeadmconfig
 from nodeattest_controller.controllers.bootstrap_config.decide import Subject
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
-    ADOPT_UNIT,
-    IGNORED_PREFLIGHT,
-    LIMITS,
-    MARK,
-    RenderingRefused,
-    RenderOptions,
-    ServingOptions,
-    arguments,
-    file_path,
-    is_control_plane,
-    objects,
-    refusal,
-    section,
-    set_argument,
-    spec_path,
-    words,
-)
 from nodeattest_controller.model.kubeadm_config import SECRET_FILE, challenge_secret_name, creates_secrets
 from nodeattest_controller.model.policy import Policy
 from nodeattest_parsing.objects import mapping, text
@@ -44,28 +26,28 @@ _INIT: Final = "initConfiguration"
 _FORMATS: Final = ("cloud-config", "ignition")
 
 
-def render(document: JsonObject, plan: RenderOptions) -> JsonObject:
+def render(document: JsonObject, plan: kubeadmconfig.RenderOptions) -> JsonObject:
     """Return the object with the agent in it; raises ``RenderingRefused``."""
     rendered = copy.deepcopy(document)
     spec = rendered
-    for step in spec_path(rendered):
+    for step in kubeadmconfig.spec_path(rendered):
         spec = _make_section(spec, step)
-    control_plane = is_control_plane(rendered, spec) or any(
-        file_path(file) == ADOPT_UNIT for file in objects(spec, "files")
+    control_plane = kubeadmconfig.is_control_plane(rendered, spec) or any(
+        kubeadmconfig.file_path(file) == kubeadmconfig.ADOPT_UNIT for file in kubeadmconfig.objects(spec, "files")
     )
     adopts = control_plane and plan.adopts
     roles = _roles(rendered, spec, control_plane=control_plane, adopts=adopts)
     contradictions = list(conflicts.find(spec, plan, roles))
     file_format = text(spec, "format") or _FORMATS[0]
     if file_format not in _FORMATS:
-        contradictions.append(refusal("format cloud-config or ignition", repr(file_format), "correct it"))
+        contradictions.append(kubeadmconfig.refusal("format cloud-config or ignition", repr(file_format), "correct it"))
     if contradictions:
-        raise RenderingRefused(contradictions)
+        raise kubeadmconfig.RenderingRefused(contradictions)
     version = text(rendered, "apiVersion").rpartition("/")[2]
     for role in roles:
         registration = _make_section(_make_section(spec, role), "nodeRegistration")
         for name, value in kubeadmconfig.kubelet_arguments(plan).items():
-            set_argument(registration, version, name, value)
+            kubeadmconfig.set_argument(registration, version, name, value)
         if role == _JOIN:
             _accept_kubeconfig(registration)
     for file in (*kubeadmconfig.join_files(plan), *(kubeadmconfig.adopt_files(plan) if adopts else ())):
@@ -81,16 +63,16 @@ def render(document: JsonObject, plan: RenderOptions) -> JsonObject:
 def is_rendered(document: JsonObject) -> bool:
     """Return whether an object runs the agent before kubeadm; raises ``RenderingRefused``."""
     spec = document
-    for step in spec_path(document):
-        spec = section(spec, step)
-    return any(command.endswith(MARK) for command in words(spec, "preKubeadmCommands"))
+    for step in kubeadmconfig.spec_path(document):
+        spec = kubeadmconfig.section(spec, step)
+    return any(command.endswith(kubeadmconfig.MARK) for command in kubeadmconfig.words(spec, "preKubeadmCommands"))
 
 
 def has_agent(document: JsonObject) -> bool:
     """Return whether an object runs the agent before kubeadm; False if it cannot be read."""
     try:
         return is_rendered(document)
-    except RenderingRefused:
+    except kubeadmconfig.RenderingRefused:
         return False
 
 
@@ -109,43 +91,45 @@ def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopt
 
 
 def _accept_kubeconfig(registration: JsonObject) -> None:
-    ignored = words(registration, "ignorePreflightErrors")
-    if not {"all", IGNORED_PREFLIGHT.lower()} & {word.lower() for word in ignored}:
-        registration["ignorePreflightErrors"] = [*ignored, IGNORED_PREFLIGHT]
+    ignored = kubeadmconfig.words(registration, "ignorePreflightErrors")
+    if not {"all", kubeadmconfig.IGNORED_PREFLIGHT.lower()} & {word.lower() for word in ignored}:
+        registration["ignorePreflightErrors"] = [*ignored, kubeadmconfig.IGNORED_PREFLIGHT]
 
 
 def _put_file(spec: JsonObject, file: JsonObject) -> None:
-    entries = objects(spec, "files")
-    places = [index for index, entry in enumerate(entries) if file_path(entry) == file["path"]]
-    kept = [entry for entry in entries if file_path(entry) != file["path"]]
+    entries = kubeadmconfig.objects(spec, "files")
+    places = [index for index, entry in enumerate(entries) if kubeadmconfig.file_path(entry) == file["path"]]
+    kept = [entry for entry in entries if kubeadmconfig.file_path(entry) != file["path"]]
     kept.insert(places[0] if places else len(kept), file)
     spec["files"] = list[JsonValue](kept)
 
 
 def _put_command(spec: JsonObject, name: str, command: str) -> None:
     """Put our command behind all others, which may still write kubeadm's configuration."""
-    spec[name] = [*(word for word in words(spec, name) if not word.endswith(MARK)), command]
+    spec[name] = [*(word for word in kubeadmconfig.words(spec, name) if not word.endswith(kubeadmconfig.MARK)), command]
 
 
 def _make_section(parent: JsonObject, name: str) -> JsonObject:
-    made = parent[name] = section(parent, name)
+    made = parent[name] = kubeadmconfig.section(parent, name)
     return made
 
 
 def _check_room(spec: JsonObject, roles: tuple[str, ...]) -> None:
-    sizes = [("files", len(objects(spec, "files")))]
-    sizes += [(name, len(words(spec, name))) for name in ("preKubeadmCommands", "postKubeadmCommands")]
+    sizes = [("files", len(kubeadmconfig.objects(spec, "files")))]
+    sizes += [(name, len(kubeadmconfig.words(spec, name))) for name in ("preKubeadmCommands", "postKubeadmCommands")]
     for role in roles:
-        registration = section(section(spec, role), "nodeRegistration")
-        sizes.append(("kubeletExtraArgs", len(list(arguments(registration)))))
-        sizes.append(("ignorePreflightErrors", len(words(registration, "ignorePreflightErrors"))))
+        registration = kubeadmconfig.section(kubeadmconfig.section(spec, role), "nodeRegistration")
+        sizes.append(("kubeletExtraArgs", len(list(kubeadmconfig.arguments(registration)))))
+        sizes.append(("ignorePreflightErrors", len(kubeadmconfig.words(registration, "ignorePreflightErrors"))))
     full = [
-        refusal(f"{name} with room for ours within {LIMITS[name]}", f"{size}", "shorten the list")
+        kubeadmconfig.refusal(
+            f"{name} with room for ours within {kubeadmconfig.LIMITS[name]}", f"{size}", "shorten the list"
+        )
         for name, size in sizes
-        if size > LIMITS[name]
+        if size > kubeadmconfig.LIMITS[name]
     ]
     if full:
-        raise RenderingRefused(full)
+        raise kubeadmconfig.RenderingRefused(full)
 
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
@@ -166,7 +150,7 @@ def annotated(whole: JsonObject, name: str) -> str:
     return text(whole, *place, "annotations", name)
 
 
-def _options(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
+def _options(subject: Subject, policy: Policy, cluster: JsonObject) -> kubeadmconfig.RenderOptions:
     """Return the options for an object of a cluster; raises ``Denied``."""
     provider = _provider(subject, policy, cluster)
     parts = _parts(provider, policy)
@@ -176,12 +160,14 @@ def _options(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOpt
         own: dict[str, JsonValue] = {"secretFile": SECRET_FILE}
         secret = _challenge_secret(subject)
         settings = own if provider == CHALLENGE else {str(part): own if part == CHALLENGE else {} for part in parts}
-    return RenderOptions(
+    return kubeadmconfig.RenderOptions(
         provider=provider,
         settings=settings,
         provider_id=annotated(subject.whole, ANNOTATION_PROVIDER_ID) or None,
         challenge_secret=secret,
-        serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
+        serving=kubeadmconfig.ServingOptions.KUBELET
+        if policy.serving.approves_kubelet
+        else kubeadmconfig.ServingOptions.NONE,
     )
 
 
@@ -225,7 +211,7 @@ def _challenge_secret(subject: Subject) -> str:
         got = f"a name of {len(name)} characters; at most {_LONGEST_NAME} leave room for the Secret's"
     else:
         return challenge_secret_name(name)
-    raise refusal(
+    raise kubeadmconfig.refusal(
         expected="a named KubeadmConfig of one worker Machine, for which the controller creates a secret",
         got=got,
         remedy=f"choose another attestor of the policy by annotation {ATTESTOR_ANNOTATION} on it, make the machines by "

@@ -22,7 +22,7 @@ from typing import Final, Self
 from aiohttp import web
 from cryptography import x509
 
-from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config import admission_review, decide
 from nodeattest_controller.controllers.bootstrap_config.admission_review import (
     MAX_MESSAGE,
     UNCONCERNED,
@@ -31,13 +31,6 @@ from nodeattest_controller.controllers.bootstrap_config.admission_review import 
     Verdict,
 )
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH, ConfigReviewer, FactReader
-from nodeattest_controller.controllers.bootstrap_config.decide import (
-    MAX_SECTIONS,
-    POLICY_PATH,
-    UNLABELLED_PATH,
-    Render,
-    review_policy,
-)
 from nodeattest_controller.controllers.bootstrap_config.render import render_for_policy
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -67,7 +60,7 @@ _SMALL: Final = 32 << 10
 """Bytes of a review that is read in a few milliseconds; usual ones have 10 KiB."""
 _LINES, _LINE_RATE = 20, 1 / 10
 """Log lines about malformed reviews of all clients at once, and a second after that; metrics count all of them."""
-_PATHS: Final = (PATH, POLICY_PATH, UNLABELLED_PATH)
+_PATHS: Final = (PATH, decide.POLICY_PATH, decide.UNLABELLED_PATH)
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +71,7 @@ class AdmissionHandler:
     def __init__(
         self,
         reader: FactReader,
-        render: Render,
+        render: decide.Render,
         metrics: Metrics,
         *,
         clock: Callable[[], float],
@@ -184,8 +177,10 @@ class AdmissionHandler:
             return question, self._configs.review(question)
         if self._namespace not in {None, question.namespace}:  # another controller serves it
             return question, UNCONCERNED
-        is_unlabelled = path == UNLABELLED_PATH
-        return question, review_policy(question, is_unlabelled=is_unlabelled, sections=len(body) <= MAX_SECTIONS)
+        is_unlabelled = path == decide.UNLABELLED_PATH
+        return question, decide.review_policy(
+            question, is_unlabelled=is_unlabelled, sections=len(body) <= decide.MAX_SECTIONS
+        )
 
 
 def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str]) -> bool:

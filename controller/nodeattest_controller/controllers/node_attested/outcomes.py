@@ -17,17 +17,8 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     is_refused,
     severity_of,
 )
+from nodeattest_controller.model import attestation_status
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.attestation_status import (
-    APPROVED,
-    DENIED,
-    MAX_MESSAGE,
-    MAX_REQUEST_NAME,
-    LastDecision,
-    RecordedRefusal,
-    Requester,
-    latest_refusals,
-)
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_discovery.token import USER_PREFIX
@@ -54,7 +45,7 @@ class CSROutcomes:
         self._denied: dict[str, CSRDenied] = {}
         self._issued: dict[str, CSRIssued] = {}
         self._claims: dict[str, RefusedClaim] = {}
-        self._refusals: dict[str, tuple[RecordedRefusal, ...]] = {}
+        self._refusals: dict[str, tuple[attestation_status.RecordedRefusal, ...]] = {}
         """What the MachineAttestations' status lacks."""
         self._decisions = RateLimiter(burst=DECISION_BURST, per_second=DECISION_RATE, clock=clock)
         self._requesters = RateLimiter(burst=REQUESTER_BURST, per_second=REQUESTER_RATE, clock=clock)
@@ -82,15 +73,15 @@ class CSROutcomes:
         requester = _requester(denied, own)
         may_write = self._may_write(denied, requester)
         if own is not None and may_write:  # 2
-            refusal = RecordedRefusal(
+            refusal = attestation_status.RecordedRefusal(
                 requester=requester,
                 reason=denied.reason,
                 time=denied.at,
-                request=one_line(denied.request_name, MAX_REQUEST_NAME),
-                message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
+                request=one_line(denied.request_name, attestation_status.MAX_REQUEST_NAME),
+                message=one_line(denied.message.removeprefix(f"{denied.reason}: "), attestation_status.MAX_MESSAGE),
             )
             refusals = (*self.refusals(provider_id), refusal)
-            self._refusals[provider_id] = latest_refusals(refusals, denied.at)
+            self._refusals[provider_id] = attestation_status.latest_refusals(refusals, denied.at)
         if attestation is not None and attestation.issued:  # 3
             severity = severity_of(denied) if attestation.node_name == denied.node_name else DenialSeverity.NOTHING
             known = self._denied.get(provider_id)
@@ -101,10 +92,10 @@ class CSROutcomes:
             self._claims[provider_id] = RefusedClaim(denied.at, denied.reason)
         return may_write
 
-    def _may_write(self, denied: CSRDenied, requester: Requester) -> bool:
+    def _may_write(self, denied: CSRDenied, requester: attestation_status.Requester) -> bool:
         """Return whether the rates allow a write that this refusal causes."""
-        of_machine = (denied.provider_id, requester, denied.username[:MAX_REQUEST_NAME])
-        if requester is Requester.NODE:
+        of_machine = (denied.provider_id, requester, denied.username[: attestation_status.MAX_REQUEST_NAME])
+        if requester is attestation_status.Requester.NODE:
             return self._requesters.take(of_machine)
         return self._others.has_token("") and self._requesters.take(of_machine) and self._others.take("")
 
@@ -112,7 +103,7 @@ class CSROutcomes:
         """Forget claims on machines that joined or went."""
         self._claims = {one: claim for one, claim in self._claims.items() if self._is_awaited(one)}
 
-    def decision(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
+    def decision(self, provider_id: str, attestation: Attestation) -> attestation_status.LastDecision | None:
         """Return the decision that the machine's MachineAttestation lacks.
 
         A refusal is not recorded if it is older than the newest certificate, has the recorded reason, or is less severe
@@ -127,17 +118,17 @@ class CSROutcomes:
                 less = is_failing(attestation) and not is_machine_failure(denied.reason)
                 if known.reason == denied.reason or less or not self._decisions.take(provider_id):
                     return None
-            return LastDecision(DENIED, denied.reason, denied.at)
+            return attestation_status.LastDecision(attestation_status.DENIED, denied.reason, denied.at)
         if issued is None or known is None or not is_refused(attestation):
             return None
         is_older = known.time is None or known.time <= issued.at
-        return LastDecision(APPROVED, "Attested", issued.at) if is_older else None
+        return attestation_status.LastDecision(attestation_status.APPROVED, "Attested", issued.at) if is_older else None
 
     def unwritten(self) -> set[str]:
         """Return the machines whose MachineAttestation lacks something."""
         return {*self._denied, *self._issued, *self._refusals}
 
-    def refusals(self, provider_id: str) -> tuple[RecordedRefusal, ...]:
+    def refusals(self, provider_id: str) -> tuple[attestation_status.RecordedRefusal, ...]:
         """Return the refused requests that a machine's MachineAttestation lacks."""
         return self._refusals.get(provider_id, ())
 
@@ -149,7 +140,7 @@ class CSROutcomes:
         self._denied.pop(provider_id, None)
         self._issued.pop(provider_id, None)
 
-    def refusals_written(self, provider_id: str, written: tuple[RecordedRefusal, ...]) -> None:
+    def refusals_written(self, provider_id: str, written: tuple[attestation_status.RecordedRefusal, ...]) -> None:
         """Forget what the status has, unless more came meanwhile."""
         if self.refusals(provider_id) == written:
             self._refusals.pop(provider_id, None)
@@ -165,8 +156,12 @@ class CSROutcomes:
         return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
 
 
-def _requester(denied: CSRDenied, attestation: Attestation | None) -> Requester:
+def _requester(denied: CSRDenied, attestation: Attestation | None) -> attestation_status.Requester:
     """Return who asked; a node speaks for the machine that its record names, and for no other."""
     if denied.by_node and attestation is not None and denied.node_name == attestation.node_name:
-        return Requester.NODE
-    return Requester.BOOTSTRAP if denied.username.startswith(USER_PREFIX) else Requester.OTHER
+        return attestation_status.Requester.NODE
+    return (
+        attestation_status.Requester.BOOTSTRAP
+        if denied.username.startswith(USER_PREFIX)
+        else attestation_status.Requester.OTHER
+    )

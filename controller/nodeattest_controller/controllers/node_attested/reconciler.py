@@ -13,24 +13,7 @@ from datetime import datetime
 from typing import Final, Literal
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.controllers.node_attested.conditions import (
-    CONDITION,
-    Known,
-    condition_of_machine,
-    condition_of_pool,
-    is_failing,
-    newest_certificate,
-    parse_refused_claim,
-)
-from nodeattest_controller.controllers.node_attested.on_failure import (
-    Around,
-    MissingMachines,
-    NodeActions,
-    Withhold,
-    around_of,
-    decide,
-    patch_attestation,
-)
+from nodeattest_controller.controllers.node_attested import conditions, on_failure
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import MachineState, Metrics
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
@@ -76,11 +59,11 @@ _FAILURES: Final[Mapping[Work, tuple[str, str, str]]] = {
 """How a failure is reported: message, the Event's reason where a permission is missing, remedy."""
 
 _STATES: Final[dict[str, MachineState]] = {
-    Known.ATTESTED: MachineState.ATTESTED,
-    Known.NOT_YET: MachineState.PENDING,
-    Known.NOT_ATTESTED: MachineState.NOT_ATTESTED,
-    Known.EXPIRED: MachineState.EXPIRED,
-    Known.RESET: MachineState.RESET,
+    conditions.Known.ATTESTED: MachineState.ATTESTED,
+    conditions.Known.NOT_YET: MachineState.PENDING,
+    conditions.Known.NOT_ATTESTED: MachineState.NOT_ATTESTED,
+    conditions.Known.EXPIRED: MachineState.EXPIRED,
+    conditions.Known.RESET: MachineState.RESET,
 }
 """By the condition's reason; any other is a refusal's."""
 
@@ -95,9 +78,9 @@ class MachineCensus:
         """The valid certificate that ends first."""
 
     def add(self, member: MachineView, attestation: Attestation | None) -> None:
-        reason = condition_of_machine(member, attestation, self._now).reason
+        reason = conditions.condition_of_machine(member, attestation, self._now).reason
         self._states[_STATES.get(reason, MachineState.REFUSED)] += 1
-        newest, first = newest_certificate(attestation), self._first
+        newest, first = conditions.newest_certificate(attestation), self._first
         if newest is not None and newest.not_after > self._now:
             self._first = newest if first is None or newest.not_after < first.not_after else first
 
@@ -139,8 +122,8 @@ class NodeAttestedReconciler(ClusterReconciler):
         super().__init__(deps, key, client)
         self._inventory = self._management.inventory
         self._outcomes = CSROutcomes(key, self._inventory, deps.clock)
-        self._nodes = NodeActions(client, self._management, self._events, deps.now)
-        self._missing = MissingMachines(key, self._management, deps.clock)
+        self._nodes = on_failure.NodeActions(client, self._management, self._events, deps.now)
+        self._missing = on_failure.MissingMachines(key, self._management, deps.clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock, metrics=deps.metrics.queues.named("standing"))
         self._conditions = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=deps.clock)
         self._node_read_at: dict[str, float] = {}
@@ -174,8 +157,8 @@ class NodeAttestedReconciler(ClusterReconciler):
         async for member, attestation in in_batches(pairs):
             census.add(member, attestation)
             decision = self._decide(member, attestation, policy, around)
-            failing += attestation is not None and is_failing(attestation)
-            withheld += isinstance(decision, Withhold)
+            failing += attestation is not None and conditions.is_failing(attestation)
+            withheld += isinstance(decision, on_failure.Withhold)
             if isinstance(decision, FailureAction):
                 due.add(("node", member.provider_id))
             if self._new_condition(member, attestation):
@@ -237,9 +220,9 @@ class NodeAttestedReconciler(ClusterReconciler):
             decision = self._outcomes.decision(provider_id, attestation)
             if decision is not None:
                 change: JsonObject = {"spec": {"lastVerdict": decision.render()}}
-                attestation = await patch_attestation(self._management, attestation, change)
+                attestation = await on_failure.patch_attestation(self._management, attestation, change)
             self._outcomes.decision_written(provider_id)
-            if attestation.treatment is not None or is_failing(attestation):
+            if attestation.treatment is not None or conditions.is_failing(attestation):
                 self._enqueue("node", provider_id)
         if self._outcomes.refusals(provider_id):
             self._enqueue("refusals", provider_id)
@@ -277,7 +260,7 @@ class NodeAttestedReconciler(ClusterReconciler):
         if due and attestation is not None:
             refusals = render_refusals(latest_refusals((*attestation.refusals, *due), self._now()))
             change: JsonObject = {"status": {"refusals": [*refusals]}}
-            await patch_attestation(self._management, attestation, change, "/status")
+            await on_failure.patch_attestation(self._management, attestation, change, "/status")
         self._outcomes.refusals_written(provider_id, due)
 
     async def _reconcile_pool(self, name: str) -> None:
@@ -297,20 +280,20 @@ class NodeAttestedReconciler(ClusterReconciler):
 
     # What is known
 
-    async def _survey(self) -> tuple[list[tuple[MachineView, Attestation | None]], Around]:
+    async def _survey(self) -> tuple[list[tuple[MachineView, Attestation | None]], on_failure.Around]:
         """Read every machine with its attestation record, and count them."""
         members = self._inventory.members_of(self._key)
         pairs = [(member, self._attestation(member.provider_id)) async for member in in_batches(members)]
-        return pairs, around_of(pairs, absent=await self._missing.count(pairs))
+        return pairs, on_failure.around_of(pairs, absent=await self._missing.count(pairs))
 
     def _decide(
-        self, member: MachineView, attestation: Attestation | None, policy: Policy | None, around: Around
-    ) -> FailureAction | Withhold | None:
+        self, member: MachineView, attestation: Attestation | None, policy: Policy | None, around: on_failure.Around
+    ) -> FailureAction | on_failure.Withhold | None:
         """Decide what is to be done to a machine's Node now; None where that was done lately."""
         if policy is None or attestation is None:
             return None
-        decision = decide(member, attestation, policy, around)
-        if isinstance(decision, Withhold):
+        decision = on_failure.decide(member, attestation, policy, around)
+        if isinstance(decision, on_failure.Withhold):
             more = {"machine": member.name, "node": attestation.node_name, "why": decision.why}
             if self._events.warn("withheld", "left a failing node alone", **more):
                 advice = "if so many fail it is more likely the policy's mistake: check what was changed last"
@@ -342,9 +325,9 @@ class NodeAttestedReconciler(ClusterReconciler):
         machine = self._management.object_at(resource, member.namespace, member.name)
         if machine is None:
             return None
-        written = condition(items(machine, "status", "conditions"), CONDITION)
-        shown = parse_refused_claim(text(dict(written), "message")) if written is not None else None
-        wanted = condition_of_machine(
+        written = condition(items(machine, "status", "conditions"), conditions.CONDITION)
+        shown = conditions.parse_refused_claim(text(dict(written), "message")) if written is not None else None
+        wanted = conditions.condition_of_machine(
             member,
             attestation,
             self._now(),
@@ -358,7 +341,7 @@ class NodeAttestedReconciler(ClusterReconciler):
         if view.pool.deleting or view.pool.paused:
             return None
         instances = [self._attestation(one) async for one in in_batches(view.provider_ids)]
-        return condition_of_pool(instances, self._now(), flaw=view.pool.flaw)
+        return conditions.condition_of_pool(instances, self._now(), flaw=view.pool.flaw)
 
     def _differs(self, obj: JsonObject, wanted: Condition | None) -> bool:
         return wanted is not None and with_condition(obj, wanted, self._now()) is not None

@@ -12,24 +12,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from nodeattest_controller.controllers.policy_status.decide import (
-    CALLED,
-    READY,
-    PolicyFinding,
-    PolicyReason,
-    Rendering,
-    evaluate,
-    rendering_of,
-    status_patch,
-)
+from nodeattest_controller.controllers.policy_status import decide
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.webhook_configuration import (
-    WebhookCalls,
-    is_decided,
-    is_disabled,
-    needs_webhook,
-    webhook_calls,
-)
+from nodeattest_controller.model import webhook_configuration
 from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -54,15 +39,15 @@ LOG_PERIOD: Final = 600.0
 """Seconds between two log lines about one missing right."""
 _WORKERS: Final = 4
 """Namespaces that are evaluated at one time: each waits for a read of the API server."""
-_UNRENDERED: Final = frozenset({PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.WEBHOOK_NOT_CALLED})
-_SOON: Final = _UNRENDERED | {PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_READ}
+_UNRENDERED: Final = frozenset({decide.PolicyReason.NAMESPACE_NOT_LABELLED, decide.PolicyReason.WEBHOOK_NOT_CALLED})
+_SOON: Final = _UNRENDERED | {decide.PolicyReason.NAMESPACE_NOT_READ, decide.PolicyReason.WEBHOOK_NOT_READ}
 """What is looked at again each ``RECOUNT``: somebody is about to correct it."""
 REMEDY: Final = "apply manifests/crd, manifests/rbac and manifests/webhook in the management cluster"
 _LABELLED: Final = (
     "what was written while the webhook was not called is not rendered, control planes included; list it: kubectl get "
     "nodeattestationpolicies,kubeadmcontrolplanes,kubeadmconfigs -n {} -o yaml | nodeattest policy check -f -"
 )
-_WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, *_UNRENDERED})
+_WITH_EVENT: Final = frozenset({decide.PolicyReason.INVALID, decide.PolicyReason.CONFLICT, *_UNRENDERED})
 
 
 class PolicyStatusReconciler:
@@ -118,10 +103,10 @@ class PolicyStatusReconciler:
     async def _evaluate(self, namespace: str) -> float | None:
         """Evaluate the policies of a namespace; returns the seconds until the next time. Raises ApiError."""
         policies, clusters = self._management.policies(namespace), self._management.clusters_in(namespace)
-        rendering, needs_label = CALLED, False
-        if self._configuration is not None and any(map(needs_webhook, policies)):
+        rendering, needs_label = decide.CALLED, False
+        if self._configuration is not None and any(map(webhook_configuration.needs_webhook, policies)):
             rendering, needs_label = await self._read_rendering(namespace, self._configuration), True
-        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under, rendering)
+        found = await decide.evaluate(policies, clusters, self._flaw_of, self._management.machines_under, rendering)
         self._count(namespace, found.values())
         errors: list[ApiError] = []
         for policy in policies:
@@ -135,28 +120,30 @@ class PolicyStatusReconciler:
             return self._recount
         return self._label_resync if needs_label else None
 
-    async def _read_rendering(self, namespace: str, configuration: str) -> Rendering:
+    async def _read_rendering(self, namespace: str, configuration: str) -> decide.Rendering:
         """Read what the webhook does in a namespace; without the right to, that is unknown. Raises ApiError."""
         client = self._management.client
         try:
             found = await client.get(paths.core_path("namespaces", namespace))
         except Forbidden as error:
             self._warn("cannot read a namespace's labels", error, namespace)
-            return rendering_of(namespace, None)
-        if not is_decided(found) or is_disabled(found):
-            return rendering_of(namespace, found)
+            return decide.rendering_of(namespace, None)
+        if not webhook_configuration.is_decided(found) or webhook_configuration.is_disabled(found):
+            return decide.rendering_of(namespace, found)
         group, resource = "admissionregistration.k8s.io", "mutatingwebhookconfigurations"
         try:
-            calls = webhook_calls(await client.get(paths.object_path(group, "v1", resource, configuration)), found)
+            calls = webhook_configuration.webhook_calls(
+                await client.get(paths.object_path(group, "v1", resource, configuration)), found
+            )
         except NotFound:
-            calls = webhook_calls(None, found)
+            calls = webhook_configuration.webhook_calls(None, found)
         except Forbidden as error:
-            calls = WebhookCalls(why_unknown=str(error))
-        return rendering_of(namespace, found, calls)
+            calls = webhook_configuration.WebhookCalls(why_unknown=str(error))
+        return decide.rendering_of(namespace, found, calls)
 
-    async def _write(self, policy: JsonObject, finding: PolicyFinding) -> None:
+    async def _write(self, policy: JsonObject, finding: decide.PolicyFinding) -> None:
         """Write a status that differs, and report its reason where that is new; raises ApiError."""
-        patch = status_patch(policy, finding, self._now())
+        patch = decide.status_patch(policy, finding, self._now())
         if patch is None:
             return
         name, namespace = text(policy, "metadata", "name"), text(policy, "metadata", "namespace")
@@ -167,7 +154,7 @@ class PolicyStatusReconciler:
             await self._management.client.merge_patch(path, patch)
         except NotFound:
             return  # deleted meanwhile; a CRD without the subresource serves no status column either
-        before = condition(items(policy, "status", "conditions"), READY) or {}
+        before = condition(items(policy, "status", "conditions"), decide.READY) or {}
         if before.get("reason") == finding.why:
             return
         log.info("policy", extra=fields(policy=key_of(policy), reason=str(finding.why), message_=finding.message))
@@ -194,7 +181,7 @@ class PolicyStatusReconciler:
         except Denied as denied:
             return denied
 
-    def _count(self, namespace: str, found: Iterable[PolicyFinding]) -> None:
+    def _count(self, namespace: str, found: Iterable[decide.PolicyFinding]) -> None:
         self._counts[namespace] = Counter(str(finding.why) for finding in found)
         if not self._counts[namespace]:
             del self._counts[namespace]
