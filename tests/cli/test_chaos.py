@@ -1,12 +1,8 @@
-"""The chaos bench's checker finds each broken law in a history that breaks it; schedule and links do what they say."""
+"""The checker of the chaos bench finds each broken law in a history that breaks it."""
 
 from __future__ import annotations
 
-import base64
-import socket
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from bench.chaos.checker import LAWS, check
-from bench.chaos.history import History, LedgerSeen, Proof, Request, Signed, Truth, Write, read_request
-from bench.chaos.run import Kind, plan
-from bench.chaos.servers import Link, Mode
-from bench.joiner import SoftwareAttestor
-from nodeattest_parsing.values import JsonObject
-from nodeattest_providers import envelope
-from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence
-from nodeattest_providers.pkcs10 import build_csr
+from bench.chaos.history import History, LedgerSeen, Proof, Request, Signed, Truth, Write
 
 QUOTE = b"a quote"
 AK = ec.derive_private_key(77, ec.SECP256R1())
@@ -140,92 +128,3 @@ def test_a_history_that_breaks_a_law_is_caught_by_it(way: str) -> None:
 
 def test_every_law_has_a_history_that_breaks_it() -> None:
     assert {law for _, law in BROKEN.values()} == set(range(len(LAWS)))
-
-
-def test_a_request_is_read_as_its_machine_is_registered() -> None:
-    attestor, key = SoftwareAttestor(), ec.derive_private_key(79, ec.SECP256R1())
-    der = build_csr(key, "a", "demo://a")
-    csr: JsonObject = {"metadata": {"uid": "u", "name": "r"}, "spec": {"username": "x"}}
-    request = envelope.encode(der, Evidence(ProviderName("tpm"), 1, attestor.tpm.first().to_json()))
-    csr["spec"] = {"username": "x", "request": base64.b64encode(request).decode()}
-    found = read_request(csr)
-    assert (found.node, found.endorsement_key) == ("a", attestor.fingerprint)
-    assert found.attestation_key == coordinates(attestor.attestation_key)
-    csr["spec"] = {"username": "x", "request": base64.b64encode(b"no envelope").decode()}
-    assert read_request(csr) == Request("u", "r", "x")
-
-
-def test_a_schedule_is_its_seeds_and_has_every_kind_once_before_any_comes_again() -> None:
-    assert plan(7, 40) == plan(7, 40)
-    assert plan(7, 40) != plan(8, 40)
-    assert set(plan(7, len(Kind))) == set(Kind)
-
-
-@contextmanager
-def linked(target: int) -> Generator[tuple[Link, socket.socket]]:
-    link = Link(target, "127.0.0.9")
-    with socket.create_connection(("127.0.0.1", link.port), timeout=60) as client:
-        client.sendall(b"hello")
-        assert client.makefile("rb").read(14) == b"127.0.0.9hello"
-        yield link, client
-
-
-@pytest.fixture
-def target() -> Generator[int]:
-    """A server that answers the address that it sees, and then what it gets."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, args=(server,), daemon=True).start()
-        yield server.getsockname()[1]
-
-
-def accept(server: socket.socket) -> None:
-    while True:
-        try:
-            connection, address = server.accept()
-        except OSError:
-            return
-        connection.sendall(address[0].encode())
-        threading.Thread(target=echo, args=(connection,), daemon=True).start()
-
-
-def echo(connection: socket.socket) -> None:
-    with connection:
-        try:
-            while data := connection.recv(1024):
-                connection.sendall(data)
-        except OSError:
-            pass
-
-
-def test_what_hangs_arrives_later_from_the_links_own_address(target: int) -> None:
-    with linked(target) as (link, client):
-        link.set(Mode.HANG)
-        client.sendall(b"late")
-        link.set(Mode.OPEN)
-        assert client.recv(4) == b"late"
-
-
-@pytest.mark.parametrize("mode", [Mode.DROP, Mode.ANSWERS])
-def test_a_connection_that_lost_bytes_ends_with_the_fault(mode: Mode, target: int) -> None:
-    with linked(target) as (link, client):
-        link.set(mode)
-        client.sendall(b"lost")
-        client.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            client.recv(4)
-        client.settimeout(60)
-        link.set(Mode.OPEN)
-        with pytest.raises(ConnectionResetError):
-            client.recv(4)
-
-
-def test_a_reset_ends_what_is_open_and_what_comes(target: int) -> None:
-    with linked(target) as (link, client):
-        link.set(Mode.RESET)
-        with pytest.raises(ConnectionResetError):
-            client.recv(4)
-        with (
-            pytest.raises(ConnectionResetError),  # while it connects or when it reads
-            socket.create_connection(("127.0.0.1", link.port), timeout=60) as late,
-        ):
-            late.recv(1)

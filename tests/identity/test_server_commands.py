@@ -35,6 +35,7 @@ FORWARD = (
     *("addon-auth gateway", "--kubeconfig=kubeconfig", "--bind-address=127.0.0.1:0", "--tls-cert-file=server.crt"),
     *("--tls-private-key-file=server.key", f"--issuer={GATEWAY}", "--namespace=a"),
 )
+FRONT = ("discovery serve", *FORWARD[1:5])
 WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*SERVE, "--dir=none"), "--dir: expected a folder, got none at none"),
     ((*SERVE, "--issuer-base=http://a.example"), "--issuer-base: expected the https URL of an issuer"),
@@ -60,6 +61,15 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*FORWARD, "--key-period=0.1"), "--key-period"),
     ((*FORWARD, "--kubeconfig=/nowhere/kubeconfig"), "/nowhere/kubeconfig"),
     ((*FORWARD, "--user-rate=0"), "--user-rate"),
+    ((*FRONT, "--kubeconfig=/nowhere/kubeconfig"), "/nowhere/kubeconfig"),
+    ((*FRONT, "--bind-address=9443"), "--bind-address: expected host:port, got '9443'"),
+    ((*FRONT, "--health-bind-address=x:y"), "--health-bind-address: expected host:port, got 'x:y'"),
+    ((*FRONT, "--tls-cert-file=/nowhere/tls.crt"), "expected a certificate in PEM and its key, got No such file"),
+    ((*FRONT, "--tls-cert-file=kubeconfig"), "got something else, or the key of another certificate"),
+    ((*FRONT, "--max-stale=5"), "expected at least 120 s, got 5"),
+    ((*FRONT, "--max-stale=nan"), "expected a number, got nan"),
+    ((*FRONT, "--client-rate=0"), "'--client-rate': 0.0 is not in the range"),
+    ((*FRONT, "--token-burst=-1"), "'--token-burst': -1 is not in the range"),
 ]
 
 
