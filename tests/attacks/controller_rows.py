@@ -40,17 +40,8 @@ from nodeattest_controller.verification.checks import Pipeline, RequestCheck
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_parsing.objects import mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
+from nodeattest_providers import envelope, identifiers
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.identifiers import (
-    ANNOTATION_CHALLENGE,
-    ANNOTATION_REASON,
-    MachineName,
-    NodeName,
-    ProviderID,
-    ProviderName,
-    Purpose,
-)
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.node_interface import JsonObject as EvidenceObject
 from nodeattest_providers.pkcs10 import build_csr
@@ -62,8 +53,8 @@ Outcome = tuple[str, str]
 """Name of the check that refused, and its reason."""
 GRANTED: Final = ("granted", "")
 CHALLENGED: Final = ("challenged", "")
-OTHER: Final = ProviderID("metal://rack-1/2")
-SECOND_NODE: Final = NodeName("worker-2")
+OTHER: Final = identifiers.ProviderID("metal://rack-1/2")
+SECOND_NODE: Final = identifiers.NodeName("worker-2")
 AS_NODE: Final[dict[str, Any]] = {"username": f"system:node:{NODE}", "groups": ["system:nodes"]}
 REFUSED: Final = Denied(Reason.ENDORSEMENT_KEY_UNTRUSTED, expected="a known key", got="another", remedy="register it")
 MACHINE: Final = f"{CAPI}/machines/m-1"
@@ -99,7 +90,7 @@ class Scene:
 
     async def serve(self) -> Outcome:
         """Ask as the node for a certificate to serve 10.0.0.1."""
-        return await self.file("serving", signerName=SIGNERS[Purpose.SERVING], **AS_NODE)
+        return await self.file("serving", signerName=SIGNERS[identifiers.Purpose.SERVING], **AS_NODE)
 
     async def file_kubelets(self) -> Outcome:
         """Ask as kubelet for a certificate to serve 10.0.0.1."""
@@ -116,11 +107,11 @@ class Scene:
         reason = (
             world.condition("Denied", name)
             or world.condition("Failed", name)
-            or world.annotation(ANNOTATION_REASON, name).partition(":")[0]
+            or world.annotation(identifiers.ANNOTATION_REASON, name).partition(":")[0]
         )
         if reason:
             return (self.ran[-1] if self.ran else "", reason)
-        if world.annotation(ANNOTATION_CHALLENGE, name):
+        if world.annotation(identifiers.ANNOTATION_CHALLENGE, name):
             return CHALLENGED
         return GRANTED if world.condition("Approved", name) else ("left alone", "")
 
@@ -221,7 +212,7 @@ class Unreadable(TwoRounds):
 class ProvesNoName(OneRound):
     """A provider that can prove no machine's name."""
 
-    def provable_names(self, sections: object) -> dict[ProviderID, NodeName]:
+    def provable_names(self, sections: object) -> dict[identifiers.ProviderID, identifiers.NodeName]:
         del sections
         return {}
 
@@ -269,7 +260,7 @@ async def before_its_provider_id(scene: Scene, requested: str) -> Outcome:
     put_machine(scene.world, "m-1", "abcdef", addresses=[HOSTNAME])
     scene.world.policy(tokenBinding="Required")
     await scene.world.follow()
-    return await scene.file(provider_id=ProviderID(requested))
+    return await scene.file(provider_id=identifiers.ProviderID(requested))
 
 
 async def id_of_another_infrastructure_machine(scene: Scene) -> Outcome:
@@ -292,7 +283,7 @@ async def answered(scene: Scene, status: JsonObject | None = None) -> FirstReque
     """File a first request with a status, and an honest answer to it that is not handled yet."""
 
     def encoded(evidence: EvidenceObject) -> str:
-        return base64.b64encode(envelope.encode(der, Evidence(ProviderName("tpm"), 1, evidence))).decode()
+        return base64.b64encode(envelope.encode(der, Evidence(identifiers.ProviderName("tpm"), 1, evidence))).decode()
 
     await scene.world.settle()
     der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, PROVIDER_ID)
@@ -391,7 +382,7 @@ async def many_live(scene: Scene) -> Outcome:
     path = next(path for path in scene.world.management_api.objects if "/machineattestations/" in path)
     retired: list[JsonValue] = [
         {"spki": f"sha256:{number:064x}", "serial": f"{number:x}", "notAfter": rfc3339(CREATED + timedelta(days=7))}
-        for number in range(MAX_LIVE[Purpose.CLIENT])
+        for number in range(MAX_LIVE[identifiers.Purpose.CLIENT])
     ]
     return await scene.change(path, "spec", retiredKeys=retired).file(**AS_NODE)
 
@@ -421,13 +412,15 @@ ATTESTED: Final[dict[str, Callable[[Scene], Awaitable[Outcome]]]] = {
     "names and addresses on record": lambda s: s.join_and_serve(
         lambda s: s.change(MACHINE, "status", addresses=[HOSTNAME, OTHER_ADDRESS])
     ),
-    "the Machine's node name": lambda s: s.file(node=NodeName("control-plane-1")),
+    "the Machine's node name": lambda s: s.file(node=identifiers.NodeName("control-plane-1")),
     "first request not answered": first_again,
     "a token that the machine's bootstrap configuration names": anothers_token,
     "one provider ID for one Machine": id_of_another_infrastructure_machine,
     "first request still pending": first_decided,
     "the provider's verification": unproved,
-    "the Machine as proven": lambda s: s.put_machine().answer(proven_machine_name=MachineName("m-2")).file(),
+    "the Machine as proven": lambda s: (
+        s.put_machine().answer(proven_machine_name=identifiers.MachineName("m-2")).file()
+    ),
     "the node name as proven": of_a_pool,
     "hardware of no other machine": cloned_tpm,
     "no other node of this name": lambda s: s.put_node("metal://rack-9/9").file(),

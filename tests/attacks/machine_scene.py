@@ -12,14 +12,8 @@ from tpm_world import SoftTpm, request_of
 
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers import identifiers
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.identifiers import (
-    ANNOTATION_CHALLENGE,
-    ANNOTATION_PROVIDER_ID,
-    ANNOTATION_REASON,
-    NodeName,
-    ProviderID,
-)
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
@@ -40,9 +34,9 @@ Hostnames = list[JsonValue]
 class Prover(OneRound):
     """Proves whoever asks, and the name that the policy registers."""
 
-    def provable_names(self, sections: object) -> dict[ProviderID, NodeName]:
+    def provable_names(self, sections: object) -> dict[identifiers.ProviderID, identifiers.NodeName]:
         del sections
-        return {ProviderID("dev://registered"): NodeName("db.a.example")}
+        return {identifiers.ProviderID("dev://registered"): identifiers.NodeName("db.a.example")}
 
 
 class ByKey(Prover):
@@ -76,7 +70,7 @@ async def end_of(world: World, name: str) -> Expected:
         return Expected(Verdict.DENY, refused)
     if text(world.csr(name), "status", "certificate") or world.condition("Approved", name):
         return Expected(Verdict.ACCEPT, "")
-    return Expected(Verdict.WAIT, world.annotation(ANNOTATION_REASON, name).partition(":")[0])
+    return Expected(Verdict.WAIT, world.annotation(identifiers.ANNOTATION_REASON, name).partition(":")[0])
 
 
 @dataclass(slots=True)
@@ -132,7 +126,7 @@ class Scene:
         self.number += 1
         name = f"r-{self.number}"
         who: dict[str, Any] = {"username": f"system:bootstrap:{holder}", **spec}
-        self.world.file(name, node=NodeName(node), provider_id=ProviderID(provider_id), **who)
+        self.world.file(name, node=identifiers.NodeName(node), provider_id=identifiers.ProviderID(provider_id), **who)
         return await self.ended(name)
 
     async def ended(self, name: str) -> Expected:
@@ -149,8 +143,8 @@ class Scene:
     async def told(self, ended: Expected) -> Expected:
         """Require that the last request was told the machine's provider ID, and not challenged."""
         name = f"r-{self.number}"
-        assert self.world.annotation(ANNOTATION_PROVIDER_ID, name) == "dev://mine"
-        assert not self.world.annotation(ANNOTATION_CHALLENGE, name)
+        assert self.world.annotation(identifiers.ANNOTATION_PROVIDER_ID, name) == "dev://mine"
+        assert not self.world.annotation(identifiers.ANNOTATION_CHALLENGE, name)
         return ended
 
 

@@ -139,10 +139,6 @@ def by_thief(subresource: str, change: JsonMap) -> Attempt:
     return lambda scene: scene.thief.patch(f"{at(scene.pending())}{subresource}", change)
 
 
-def acting_as_another(scene: Scene) -> object:
-    return scene.thief.send("GET", "/api/v1/namespaces/kube-system/secrets", headers={"Impersonate-User": "admin"})
-
-
 def creating_a_node(scene: Scene) -> object:
     body: JsonMap = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique()}}
     return scene.thief.create("/api/v1/nodes", body)
@@ -191,10 +187,6 @@ def certified_again(scene: Scene) -> object:
     return scene.admin.patch(f"{at(scene.certified())}/status", other)
 
 
-def no_certificate(scene: Scene) -> object:
-    return scene.admin.patch(f"{at(scene.decided('Approved'))}/status", {"status": {"certificate": encoded(b"x")}})
-
-
 def without_the_verb(scene: Scene, verb: str) -> object:
     subresource, kind = ("approval", "Approved") if verb == "approve" else ("status", "Failed")
     client = scene.limited(f"certificatesigningrequests/{subresource}")
@@ -229,7 +221,9 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D3-56": lambda scene: scene.thief.delete(at(scene.pending())),
     "D3-57": lambda scene: scene.thief.list("/api/v1/namespaces/kube-system/secrets"),
     "D3-58": creating_a_node,
-    "D3-59": acting_as_another,
+    "D3-59": lambda scene: scene.thief.send(
+        "GET", "/api/v1/namespaces/kube-system/secrets", headers={"Impersonate-User": "admin"}
+    ),
     "D3-60": lambda s: s.thief.create(f"{RBAC}/clusterrolebindings", binding(unique(), "cluster-admin", user("me"))),
     "D3-61": wrong_secret,
     "D3-62": expired,
@@ -240,7 +234,9 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D3-67": two_faced,
     "D3-68": taken_back,
     "D3-69": certified_again,
-    "D3-70": no_certificate,
+    "D3-70": lambda scene: scene.admin.patch(
+        f"{at(scene.decided('Approved'))}/status", {"status": {"certificate": encoded(b"x")}}
+    ),
     "D3-71": partial(without_the_verb, verb="approve"),
     "D3-72": partial(without_the_verb, verb="sign"),
 }

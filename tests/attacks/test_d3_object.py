@@ -14,14 +14,7 @@ from handmade import DNS, SAN, extended, extension, seq
 from nodeattest_controller.model.csr_request import parse_request, summarize
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
-from nodeattest_providers.identifiers import (
-    ANNOTATION_CHALLENGE,
-    ANNOTATION_TPM_ENDORSEMENT_KEY,
-    CLIENT_SIGNER_PREFIX,
-    SERVING_SIGNER_PREFIX,
-    ProviderName,
-)
+from nodeattest_providers import envelope, identifiers
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -31,8 +24,8 @@ _CLIENT: Final = build_csr(_KEY, "node-0", "metal://node-0")
 _SERVING: Final = build_csr(_KEY, "node-0", "metal://node-0", dns_names=("node-0",))
 _WITHOUT_ID: Final = build_csr(_KEY, "node-0", "")
 _SERVING_WITHOUT_ID: Final = extended(extension(SAN, seq(DNS))).der()
-_SIGNER: Final = CLIENT_SIGNER_PREFIX + "insecure"
-_SERVING_SIGNER: Final = SERVING_SIGNER_PREFIX + "tpm"
+_SIGNER: Final = identifiers.CLIENT_SIGNER_PREFIX + "insecure"
+_SERVING_SIGNER: Final = identifiers.SERVING_SIGNER_PREFIX + "tpm"
 _NODES: Final[JsonValue] = ["system:nodes", "system:authenticated"]
 _BOTH: Final[JsonValue] = ["system:bootstrappers", "system:nodes", "system:authenticated"]
 _SERVER_USAGES: Final[JsonValue] = ["digital signature", "server auth"]
@@ -40,7 +33,7 @@ _CLIENT_USAGES: Final[JsonValue] = ["digital signature", "client auth"]
 
 
 def _sent(der: bytes, provider: str) -> str:
-    return base64.b64encode(envelope.encode(der, Evidence(ProviderName(provider), 1, {}))).decode()
+    return base64.b64encode(envelope.encode(der, Evidence(identifiers.ProviderName(provider), 1, {}))).decode()
 
 
 REQUEST: Final = _sent(_CLIENT, "insecure")
@@ -103,12 +96,12 @@ OBJECTS: Final[Mapping[str, JsonObject]] = {
     "D3-16": for_usages("digital signature", "client auth", "client auth"),
     "D3-17": for_usages(),
     "D3-18": stored(signerName=_SERVING_SIGNER, request=_sent(_SERVING, "tpm")),
-    "D3-19": stored(signerName=CLIENT_SIGNER_PREFIX + "tpm"),
+    "D3-19": stored(signerName=identifiers.CLIENT_SIGNER_PREFIX + "tpm"),
     "D3-20": stored(signerName=_SERVING_SIGNER, request=_sent(_CLIENT, "tpm"), usages=_SERVER_USAGES),
     "D3-21": stored(request=_sent(_SERVING, "insecure")),
     "D3-22": stored(signerName="cluster-x-k8s-io/kube-apiserver-client-kubelet-tpm"),
-    "D3-23": stored(signerName=CLIENT_SIGNER_PREFIX),
-    "D3-24": stored(signerName=SERVING_SIGNER_PREFIX + "insecure", usages=_SERVER_USAGES),
+    "D3-23": stored(signerName=identifiers.CLIENT_SIGNER_PREFIX),
+    "D3-24": stored(signerName=identifiers.SERVING_SIGNER_PREFIX + "insecure", usages=_SERVER_USAGES),
     "D3-25": stored(request="not base64!"),
     "D3-26": stored(request=_LINES),
     "D3-27": stored(request=_OTHER_ALPHABET),
@@ -121,7 +114,11 @@ OBJECTS: Final[Mapping[str, JsonObject]] = {
     "D3-34": named(creationTimestamp=None),
     "D3-35": named(creationTimestamp="9999-12-31T23:59:59-23:59"),
     "D3-36": named(
-        annotations={ANNOTATION_CHALLENGE: "{}", ANNOTATION_TPM_ENDORSEMENT_KEY: "mine", "verified": "true"}
+        annotations={
+            identifiers.ANNOTATION_CHALLENGE: "{}",
+            identifiers.ANNOTATION_TPM_ENDORSEMENT_KEY: "mine",
+            "verified": "true",
+        }
     ),
     "D3-37": for_usages("client auth", "key encipherment", "digital signature"),
     "D3-38": named(finalizers=["example.com/hold"], labels={"x": "y"}, ownerReferences=[{"uid": "somebody"}]),

@@ -15,14 +15,7 @@ from test_d4_policy import answer, answered
 from worlds import FACTS
 
 from nodeattest_controller import manifests
-from nodeattest_controller.model.kubeadm_config import (
-    SECRET_TYPE,
-    has_own_config,
-    no_own_config,
-    read_config,
-    read_secret,
-    secret_value,
-)
+from nodeattest_controller.model import kubeadm_config
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, view_of_machine
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
@@ -49,7 +42,7 @@ def proved(found: SecretBytes | Denied | None, known: bytes = VALUE, **facts: An
 
 
 def stored(secret: JsonObject | None, config: JsonObject | None = None) -> SecretBytes | Denied:
-    return read_secret(secret, read_config(config or own_config()), "uid-w")
+    return kubeadm_config.read_secret(secret, kubeadm_config.read_config(config or own_config()), "uid-w")
 
 
 def of_control_plane() -> SecretBytes | Denied:
@@ -57,8 +50,8 @@ def of_control_plane() -> SecretBytes | Denied:
     labels: JsonObject = {CONTROL_PLANE_LABEL: ""}
     spec: JsonObject = {"providerID": "x://w", "clusterName": "c", "bootstrap": {"configRef": reference}}
     view = view_of_machine({"metadata": {"name": "w", "uid": "uid-w", "labels": labels}, "spec": spec})
-    assert not has_own_config(view)
-    return no_own_config(view)
+    assert not kubeadm_config.has_own_config(view)
+    return kubeadm_config.no_own_config(view)
 
 
 # What the API server admits: the shipped ValidatingAdmissionPolicy, by the CEL team's library
@@ -109,7 +102,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-177": proved(stored(SECRET), known=b"a5" * 32),
     "D4-178": proved(stored(SECRET)),
     "D4-179": admitted(CONTROLLER, typed("kubernetes.io/service-account-token")),
-    "D4-180": admitted(CONTROLLER, typed(SECRET_TYPE, "blue-kubeconfig")),
+    "D4-180": admitted(CONTROLLER, typed(kubeadm_config.SECRET_TYPE, "blue-kubeconfig")),
     "D4-181": admitted("a tenant", SECRET),
 }
 
@@ -120,7 +113,7 @@ def test_a_machines_secret_is_the_controllers_own_and_its_right_is_good_for_noth
 
 
 def test_what_the_attacks_spoil_is_good() -> None:
-    value = secret_value(SECRET)
+    value = kubeadm_config.secret_value(SECRET)
     assert value is not None
     assert value.reveal() == VALUE
     assert list(refusals(CONTROLLER, SECRET, "fleet")) == []

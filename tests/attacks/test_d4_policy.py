@@ -144,10 +144,6 @@ def renewing_insecurely() -> object:
     return asyncio.run(InsecureSigner().verify_client_attestation_data(request, FACTS))
 
 
-def of_tomorrow() -> object:
-    return verified(filed(Evidence(CHALLENGE, 2, {"phase": 1})), FACTS)
-
-
 SECOND_PHASE: Final[dict[str, JsonValue]] = {
     "phase": 2,
     "first": {"name": "csr-u-0", "uid": "u-0"},
@@ -186,7 +182,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-59": answered(lambda: answer(pin=ClusterPin("sha256:" + "c3" * 32))),
     "D4-60": answered(first=ANOTHER_KEY),
     "D4-61": answered(first=AT_SERVING),
-    "D4-62": of_tomorrow,
+    "D4-62": lambda: verified(filed(Evidence(CHALLENGE, 2, {"phase": 1})), FACTS),
     "D4-64": asking(policy(authorizedAttestors=["challenge", "tpm"]), "insecure"),
     "D4-65": lambda: verified(filed(Evidence(CHALLENGE, 1, {})), FACTS),
     "D4-66": answered(lambda: answer(secret=b"hunter2-" * 5)),

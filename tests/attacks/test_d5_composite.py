@@ -60,10 +60,6 @@ def replaced(sound: Exchange) -> object:
     return verify(filed(data), replace(sound.facts, first_request=None))
 
 
-def with_another_tpm(sound: Exchange) -> object:
-    return verify(filed(first_of(SoftTpm())), facts_for(sound.tpm))
-
-
 def at_the_signer_of_one(sound: Exchange) -> object:
     first = replace(sound.first, signer_name=ALONE, evidence=Evidence(TPM, VERSION, sound.tpm.first().to_json()))
     second = replace(filed({}, second=True), signer_name=ALONE, evidence=Evidence(TPM, VERSION, sound.tpm_answer()))
@@ -106,7 +102,7 @@ def with_a_newer_part(sound: Exchange) -> object:
 CASES: Final[Mapping[str, Case]] = {
     "D5-184": replaced,
     "D5-185": answering(contoso=lambda _: {}),
-    "D5-186": with_another_tpm,
+    "D5-186": lambda sound: verify(filed(first_of(SoftTpm())), facts_for(sound.tpm)),
     "D5-187": answering(challenge=lambda sound: sound.secret_answer(SecretBytes(bytes(32)))),
     "D5-188": answering(tpm=lambda sound: sound.tpm_answer(binding=over_the_binding_alone(sound, TPM))),
     "D5-189": answering(challenge=lambda sound: sound.secret_answer(binding=over_the_binding_alone(sound, CHALLENGE))),

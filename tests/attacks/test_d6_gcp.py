@@ -26,13 +26,7 @@ from gcp_world import (
 from tpm_world import SoftTpm
 
 from clouds.gcp import GoogleCloud
-from nodeattest_providers.identifiers import (
-    ANNOTATION_TPM_ENDORSEMENT_KEY,
-    ProviderID,
-    ProviderName,
-    Purpose,
-    signer_for,
-)
+from nodeattest_providers import identifiers
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
@@ -100,7 +94,7 @@ def shown(**fields: JsonValue) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         data = {**stage.tpm.first().to_json(), **fields}
-        request = node_request(stage.tpm.first(), evidence=Evidence(ProviderName("gcp"), VERSION, data))
+        request = node_request(stage.tpm.first(), evidence=Evidence(identifiers.ProviderName("gcp"), VERSION, data))
         return verified(stage.platform, request, node_facts())
 
     return case
@@ -111,14 +105,10 @@ def token(header: str, claims: str) -> Case:
     data: dict[str, JsonValue] = {"identityToken": f"{header}.{claims}.AAAA"}
 
     def case(stage: Stage) -> AttestedNode:
-        request = node_request(stage.tpm.first(), evidence=Evidence(ProviderName("gcp"), VERSION, data))
+        request = node_request(stage.tpm.first(), evidence=Evidence(identifiers.ProviderName("gcp"), VERSION, data))
         return verified(stage.platform, request, node_facts())
 
     return case
-
-
-def strangers(stage: Stage) -> AttestedNode:
-    return stage.ask(rsa_tpm())
 
 
 def neighbours(stage: Stage) -> AttestedNode:
@@ -140,7 +130,7 @@ def signing_key(stage: Stage) -> AttestedNode:
 
 def annotated(stage: Stage) -> AttestedNode:
     other, facts = rsa_tpm(), node_facts()
-    noted = {ANNOTATION_TPM_ENDORSEMENT_KEY: other.fingerprint, MACHINE_ANNOTATION: other.fingerprint}
+    noted = {identifiers.ANNOTATION_TPM_ENDORSEMENT_KEY: other.fingerprint, MACHINE_ANNOTATION: other.fingerprint}
     machine = replace(facts.machine, annotations=noted, endorsement_keys=noted)
     return verified(stage.platform, node_request(other.first()), replace(facts, machine=machine))
 
@@ -150,7 +140,7 @@ def elsewhere(provider_id: str) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         facts = node_facts()
-        machine = replace(facts.machine, provider_id=ProviderID(provider_id))
+        machine = replace(facts.machine, provider_id=identifiers.ProviderID(provider_id))
         return verified(stage.platform, node_request(stage.tpm.first()), replace(facts, machine=machine))
 
     return case
@@ -169,7 +159,7 @@ def exchanged(stage: Stage) -> AttestedNode:
 
 
 def at_tpm(stage: Stage) -> AttestedNode:
-    joined, name = stage.join(), signer_for(ProviderName("tpm"), Purpose.CLIENT)
+    joined, name = stage.join(), identifiers.signer_for(identifiers.ProviderName("tpm"), identifiers.Purpose.CLIENT)
     first = replace(joined.first, signer_name=name, evidence=as_tpm(joined.first.evidence.data))
     second = node_request(joined.answer, signer_name=name, evidence=as_tpm(joined.answer.to_json()))
     listed: dict[str, JsonValue] = {"endorsementKeys": [{"providerID": MACHINE_ID, "sha256": stage.tpm.fingerprint}]}
@@ -178,7 +168,7 @@ def at_tpm(stage: Stage) -> AttestedNode:
 
 
 def as_tpm(data: dict[str, JsonValue]) -> Evidence:
-    return Evidence(ProviderName("tpm"), VERSION, data)
+    return Evidence(identifiers.ProviderName("tpm"), VERSION, data)
 
 
 def of_tpm(stage: Stage) -> AttestedNode:
@@ -217,7 +207,7 @@ def swapped(stage: Stage) -> AttestedNode:
             "D6-12": token(HEADERS[2], "eyJhdWQiOiJlbHNld2hlcmUifQ"),
             "D6-13": token(HEADERS[2], "eyJnb29nbGUiOnsicHJvamVjdF9pZCI6Im90aGVyIn19"),
             "D6-14": shown(identityToken=f"{HEADERS[2]}.e30.AAAA"),
-            "D6-70": strangers,
+            "D6-70": lambda stage: stage.ask(rsa_tpm()),
             "D6-71": neighbours,
             "D6-72": made_anew,
             "D6-73": changed(status="TERMINATED"),

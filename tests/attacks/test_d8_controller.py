@@ -25,16 +25,8 @@ from machine_scene import end_of
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
+from nodeattest_providers import envelope, identifiers
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.identifiers import (
-    ANNOTATION_CHALLENGE,
-    ANNOTATION_REASON,
-    ANNOTATION_TPM_ENDORSEMENT_KEY,
-    NodeName,
-    ProviderName,
-    Purpose,
-)
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import Facts
@@ -44,9 +36,9 @@ Attack = Callable[[Scene], Awaitable[Expected]]
 ENDPOINT, VICTIM, VICTIMS = "10.0.0.100", "victim", "10.0.0.66"
 KEY: Final = ec.generate_private_key(ec.SECP256R1())
 FORGED: Final[JsonObject] = {
-    ANNOTATION_CHALLENGE: "{}",
-    ANNOTATION_REASON: "fine",
-    ANNOTATION_TPM_ENDORSEMENT_KEY: "mine",
+    identifiers.ANNOTATION_CHALLENGE: "{}",
+    identifiers.ANNOTATION_REASON: "fine",
+    identifiers.ANNOTATION_TPM_ENDORSEMENT_KEY: "mine",
 }
 FAT: Final[JsonObject] = {f"a-{number}": "x" * 20_000 for number in range(10)}
 HELD: Final[JsonObject] = {"finalizers": ["example.com/hold"], "ownerReferences": [{"kind": "Node", "uid": "somebody"}]}
@@ -175,9 +167,9 @@ def attested(*names: str, listed: bool = False, key: ec.EllipticCurvePrivateKey 
         dns_names=(NODE, *(str(one.value) for one in others if isinstance(one, x509.DNSName))),
         ip_addresses=[str(one.value) for one in others if isinstance(one, x509.IPAddress)],
     )
-    raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, {"x": "y"}))
+    raw = envelope.encode(der, Evidence(identifiers.ProviderName("tpm"), 1, {"x": "y"}))
     sent: dict[str, Any] = {
-        "signerName": SIGNERS[Purpose.SERVING],
+        "signerName": SIGNERS[identifiers.Purpose.SERVING],
         "request": base64.b64encode(raw).decode(),
         **AS_NODE,
         **spec,
@@ -199,7 +191,7 @@ async def by_a_machine_that_never_joined(scene: Scene) -> Expected:
 CASES: Final[Mapping[str, Attack]] = {
     "D3-73": approved_by_others,
     "D3-74": decided("Denied"),
-    "D3-75": decided("Immortal", node=NodeName("somebody")),
+    "D3-75": decided("Immortal", node=identifiers.NodeName("somebody")),
     "D3-76": of_signer("kubernetes.io/kube-apiserver-client-kubelet"),
     "D3-77": of_signer("example.com/kube-apiserver-client-kubelet-insecure"),
     "D3-81": of_signer("cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm2"),

@@ -8,25 +8,9 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import core_kit
 import pytest
 from catalogue import Row, attacks, evaluated
-from core_kit import (
-    CA,
-    KEY_PEM,
-    NOW,
-    OTHER_CA,
-    OTHER_KEY,
-    SERVER,
-    Spoil,
-    certificate,
-    cluster_of,
-    kubeconfig,
-    pem,
-    row_of,
-    rows_of,
-    spoilt,
-    written,
-)
 from discovery_cases import TOKEN, World
 from lying_servers import LyingServer, Reply, VirtualTime, config_map, script, signed
 
@@ -41,11 +25,11 @@ Case = Callable[[], object]
 
 
 def bundle(data: bytes) -> Case:
-    return lambda: clusterinfo.parse(written(kubeconfig(data)))
+    return lambda: clusterinfo.parse(core_kit.written(core_kit.kubeconfig(data)))
 
 
-def config(spoil: Spoil) -> Case:
-    return lambda: clusterinfo.parse(spoilt(spoil))
+def config(spoil: core_kit.Spoil) -> Case:
+    return lambda: clusterinfo.parse(core_kit.spoilt(spoil))
 
 
 def text(yaml: str) -> Case:
@@ -54,12 +38,14 @@ def text(yaml: str) -> Case:
 
 def beside_the_pinned() -> None:
     """The answer is taken, and the other CA is worth nothing."""
-    info = clusterinfo.parse(written(kubeconfig(pem(OTHER_CA, CA))))
-    assert pins.select_pinned(info.ca_certificates, [pins.pin_of(CA)]) == (CA,)
+    info = clusterinfo.parse(core_kit.written(core_kit.kubeconfig(core_kit.pem(core_kit.OTHER_CA, core_kit.CA))))
+    assert pins.select_pinned(info.ca_certificates, [pins.pin_of(core_kit.CA)]) == (core_kit.CA,)
 
 
 LAUGHS: Final = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
-TWICE: Final = written(kubeconfig()).replace('"server"', '"server": "https://evil.example:6443", "server"')
+TWICE: Final = core_kit.written(core_kit.kubeconfig()).replace(
+    '"server"', '"server": "https://evil.example:6443", "server"'
+)
 
 PARSED: Final[Mapping[str, Case]] = {
     "D9-01": lambda: token.parse(f"{SOUND}\n"),
@@ -71,22 +57,26 @@ PARSED: Final[Mapping[str, Case]] = {
     "D9-08": lambda: pins.parse(f"sha256:{DIGITS}:{DIGITS}"),
     "D9-09": lambda: pins.parse(f"\u017fha256:{DIGITS}"),
     "D9-10": beside_the_pinned,
-    "D9-11": lambda: pins.select_pinned([certificate(OTHER_KEY)], [pins.pin_of(CA)]),
-    "D9-12": bundle(pem(CA) + KEY_PEM),
-    "D9-13": bundle(pem(certificate(ca=False))),
-    "D9-14": bundle(pem(certificate(ca=None))),
-    "D9-15": bundle(pem(CA) * 65),
-    "D9-16": bundle(pem(CA).replace(b"-----\nM", b"-----\nProc-Type: 4\n\nM", 1)),
-    "D9-17": bundle(pem(CA).replace(b"CERTIFICATE", b"X509 CERTIFICATE")),
+    "D9-11": lambda: pins.select_pinned([core_kit.certificate(core_kit.OTHER_KEY)], [pins.pin_of(core_kit.CA)]),
+    "D9-12": bundle(core_kit.pem(core_kit.CA) + core_kit.KEY_PEM),
+    "D9-13": bundle(core_kit.pem(core_kit.certificate(ca=False))),
+    "D9-14": bundle(core_kit.pem(core_kit.certificate(ca=None))),
+    "D9-15": bundle(core_kit.pem(core_kit.CA) * 65),
+    "D9-16": bundle(core_kit.pem(core_kit.CA).replace(b"-----\nM", b"-----\nProc-Type: 4\n\nM", 1)),
+    "D9-17": bundle(core_kit.pem(core_kit.CA).replace(b"CERTIFICATE", b"X509 CERTIFICATE")),
     "D9-27": config(lambda document: document.update(users=[{"name": "u", "user": {"token": SOUND}}])),
     "D9-28": config(lambda document: document.update(users=[{"name": "u", "user": {"exec": {"command": "sh"}}}])),
-    "D9-29": config(lambda document: cluster_of(document).update({"insecure-skip-tls-verify": True})),
-    "D9-30": config(lambda document: cluster_of(document).update(server="http://10.0.0.1:6443")),
+    "D9-29": config(lambda document: core_kit.cluster_of(document).update({"insecure-skip-tls-verify": True})),
+    "D9-30": config(lambda document: core_kit.cluster_of(document).update(server="http://10.0.0.1:6443")),
     "D9-31": config(
-        lambda document: document.update(clusters=[*rows_of(document), {**row_of(document), "name": "evil"}])
+        lambda document: document.update(
+            clusters=[*core_kit.rows_of(document), {**core_kit.row_of(document), "name": "evil"}]
+        )
     ),
-    "D9-32": config(lambda document: cluster_of(document).update({"proxy-url": "https://evil.example:3128"})),
-    "D9-33": config(lambda document: cluster_of(document).update(server=f"{SERVER}@evil.example:6443")),
+    "D9-32": config(lambda document: core_kit.cluster_of(document).update({"proxy-url": "https://evil.example:3128"})),
+    "D9-33": config(
+        lambda document: core_kit.cluster_of(document).update(server=f"{core_kit.SERVER}@evil.example:6443")
+    ),
     "D9-34": text(LAUGHS),
     "D9-35": text(TWICE),
     "D9-36": text("apiVersion: !!python/object/apply:os.system [id]\n"),
@@ -102,7 +92,7 @@ def test_what_is_not_exactly_right_is_refused_for_its_own_reason(row: Row, case:
 def test_what_the_attacks_spoil_is_sound() -> None:
     assert token.parse(SOUND) == TOKEN
     assert str(pins.parse(f"sha256:{DIGITS}"))
-    assert clusterinfo.parse(written(kubeconfig())).server == SERVER
+    assert clusterinfo.parse(core_kit.written(core_kit.kubeconfig())).server == core_kit.SERVER
 
 
 # Signatures: a whole join, at a server that has the cluster's own certificate and the text of its choice
@@ -136,10 +126,6 @@ def answers(sign: Callable[[str], str], *, more: str = "") -> Callable[[str], Re
     return lambda content: signed(content + more, TOKEN, sign(content))
 
 
-def half_a_character(content: str) -> Reply:
-    return config_map({"kubeconfig": content, "jws-kubeconfig-abcdef": "\ud800"})
-
-
 SIGNED: Final[Mapping[str, Callable[[str], Reply]]] = {
     "D9-18": answers(headed(b'{"alg": "HS256", "kid": "abcdef"}')),
     "D9-19": answers(headed(b'{"alg":"HS256","kid":"zzzzzz","kid":"abcdef"}')),
@@ -149,7 +135,7 @@ SIGNED: Final[Mapping[str, Callable[[str], Reply]]] = {
     "D9-23": answers(followed_by("\n")),
     "D9-24": answers(attached),
     "D9-25": answers(of_the_token, more="\n"),
-    "D9-26": half_a_character,
+    "D9-26": lambda content: config_map({"kubeconfig": content, "jws-kubeconfig-abcdef": "\ud800"}),
 }
 
 
@@ -185,8 +171,8 @@ def stored(**data: str) -> dict[str, object]:
 
 @pytest.mark.attack("D9-05")
 def test_an_empty_secret_signs_nothing() -> None:
-    assert secret.signing_token(stored(token_secret=""), NOW) is None
-    assert secret.signing_token(stored(), NOW) == TOKEN
+    assert secret.signing_token(stored(token_secret=""), core_kit.NOW) is None
+    assert secret.signing_token(stored(), core_kit.NOW) == TOKEN
 
 
 @pytest.mark.parametrize(
@@ -195,13 +181,16 @@ def test_an_empty_secret_signs_nothing() -> None:
 )
 def test_nobody_becomes_an_administrator_by_a_token(row: Row, case: Case) -> None:
     assert evaluated(case) == row.expected
-    assert secret.authenticating_groups(stored(auth_extra_groups="system:masters"), NOW) is None
-    assert secret.authenticating_groups(stored(auth_extra_groups="system:bootstrappers:a,system:masters"), NOW) is None
+    assert secret.authenticating_groups(stored(auth_extra_groups="system:masters"), core_kit.NOW) is None
+    assert (
+        secret.authenticating_groups(stored(auth_extra_groups="system:bootstrappers:a,system:masters"), core_kit.NOW)
+        is None
+    )
 
 
 @pytest.mark.attack("D9-39")
 def test_a_token_whose_end_the_control_plane_cannot_read_has_ended() -> None:
     body = stored(expiration="2099-01-01T00:00:00")
-    assert secret.signing_token(body, NOW) is None
-    assert secret.authenticating_groups(body, NOW) is None
-    assert secret.expiry(body, NOW)[0] is secret.Expiry.PAST
+    assert secret.signing_token(body, core_kit.NOW) is None
+    assert secret.authenticating_groups(body, core_kit.NOW) is None
+    assert secret.expiry(body, core_kit.NOW)[0] is secret.Expiry.PAST
