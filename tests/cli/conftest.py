@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from attested_fleet import AttestedFleet
-from command_tool import Tool
+from attested_fleet import AttestedFleet, Tool
 
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 

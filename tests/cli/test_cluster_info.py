@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 import yaml
-from command_tool import RBAC, ROLE, Tool
+from attested_fleet import RBAC, ROLE, Tool
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fake_api import FakeApi

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
 
 import pytest
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.control_plane import start_sandbox
-
-POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttestedFleet]:
+@pytest.fixture(scope="module", autouse=True)
+def policy(fleet: AttestedFleet) -> None:
     """Two clusters under one policy, and no controller."""
-    with start_sandbox(tmp_path_factory.mktemp("doctor"), name="management") as plane:
-        made = AttestedFleet.build(plane, "blue", "green")
-        body: JsonMap = {
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-            "kind": "NodeAttestationPolicy",
-            "metadata": {"name": "all", "namespace": NAMESPACE},
-            "spec": {"authorizedAttestors": ["tpm"]},
-        }
-        made.client.create(POLICIES, body)
-        yield made
+    fleet.authorize("tpm")
 
 
 def test_of_secrets_only_kubeconfigs_of_clusters_are_read(

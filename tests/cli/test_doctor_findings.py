@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from attested_fleet import attestation
 from fake_api import FakeApi
 
 from nodeattest_cli.doctor.command import examine
@@ -25,7 +26,7 @@ from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME, ship
 from nodeattest_controller.runtime.guard import SERVED
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
-from nodeattest_parsing.objects import items, mapping, rfc3339, text
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderName
@@ -103,20 +104,7 @@ class Installation:
 
     def attestation(self, *, hours: int = 300, reason: str = "Attested") -> JsonObject:
         """Make the record of the machine ``a``, whose certificate ends so many hours from now."""
-        end, begin = (rfc3339(self.now + timedelta(hours=at)) for at in (hours, hours - 336))
-        entry: JsonObject = {"requestName": "r", "requestUID": "u", "spki": "sha256:" + "5" * 64, "serial": "1f"}
-        verdict = "Approved" if reason == "Attested" else "Denied"
-        spec: JsonObject = {
-            "clusterName": "blue",
-            "machineName": "a",
-            "providerID": "metal://a",
-            "nodeName": "a",
-            "provider": "tpm",
-            "issued": [{**entry, "notBefore": begin, "issuedAt": begin, "notAfter": end, "certificate": "pem"}],
-            "expires": end,
-            "lastVerdict": {"verdict": verdict, "reason": reason, "time": rfc3339(self.now)},
-        }
-        return {"kind": "MachineAttestation", "spec": spec}
+        return attestation("a", ends=self.now + timedelta(hours=hours), reason=reason)
 
     def lease(self, holder: str = "r1", *, seconds: int = -3, version: str = "") -> JsonObject:
         """Make the leader's Lease; ``seconds``: from now, when it was renewed by its holder's clock."""
@@ -156,7 +144,11 @@ def cluster(
 def machine(name: str, **status: JsonValue) -> JsonObject:
     """Make a Machine of the cluster blue."""
     reference: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name}
-    spec: JsonObject = {"clusterName": "blue", "providerID": f"metal://{name}", "bootstrap": {"configRef": reference}}
+    spec: JsonObject = {
+        "clusterName": "blue",
+        "providerID": f"metal://blue/{name}",
+        "bootstrap": {"configRef": reference},
+    }
     return {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "spec": spec, "status": status}
 
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
-from attested_fleet import LEDGERS, NAMESPACE, PINS, SPKI, AttestedFleet
-from command_tool import SECRETS
+from attested_fleet import LEDGERS, NAMESPACE, PINS, SECRETS, SPKI, AttestedFleet
 
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests

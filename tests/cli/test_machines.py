@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from attested_fleet import attestation
 
 from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.machines.list import outage_budget
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaim
+from nodeattest_controller.model.attestation import attestation_name
 from nodeattest_parsing.objects import mapping, rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.identifiers import ProviderID
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import start_sandbox
@@ -26,29 +29,12 @@ HEADINGS = "NAMESPACE CLUSTER NODE MACHINE PROVIDER EXPIRES IN STATE REFUSED RES
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
-def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None) -> JsonObject:
-    spec: JsonObject = {"clusterName": cluster, "nodeName": node, "machineName": f"m-{node}", "provider": "tpm"}
-    spec["providerID"] = f"metal://{node}"
-    if expires is not None:
-        spec["expires"] = rfc3339(expires)
-        spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(NOW)}
-        times: JsonObject = {"notBefore": rfc3339(NOW), "issuedAt": rfc3339(NOW), "notAfter": rfc3339(expires)}
-        names: JsonObject = {"requestName": "r", "requestUID": "u", "spki": "sha256:" + "5" * 64, "serial": "1f"}
-        spec["issued"] = [{**names, **times, "certificate": "pem"}]
-    return {
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-        "kind": "MachineAttestation",
-        "metadata": {"name": f"{cluster}-{node}"},
-        "spec": spec,
-    }
-
-
 def machine(name: str, *, provider_id: str | None = None, **status: JsonValue) -> JsonObject:
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2",
         "kind": "Machine",
         "metadata": {"name": f"m-{name}", "namespace": "default", "labels": {"pool": name}},
-        "spec": {"clusterName": "blue", "providerID": f"metal://{name}" if provider_id is None else provider_id},
+        "spec": {"clusterName": "blue", "providerID": f"metal://blue/m-{name}" if provider_id is None else provider_id},
         "status": {**status},
     }
 
@@ -58,16 +44,13 @@ def conditions(message: str) -> JsonValue:
 
 
 def test_the_fleet_survives_until_the_first_certificate_ends() -> None:
-    ends = [ledger(node, expires=NOW + timedelta(hours=hours)) for node, hours in (("a", 5), ("b", 3))]
-    assert outage_budget([*rows_of([*ends, ledger("c")], NOW)], NOW) == timedelta(hours=3)
-    assert outage_budget([*rows_of([ledger("c")], NOW)], NOW) is None
+    ends = [attestation(node, ends=NOW + timedelta(hours=hours)) for node, hours in (("a", 5), ("b", 3))]
+    assert outage_budget([*rows_of([*ends, attestation("c", ends=None)], NOW)], NOW) == timedelta(hours=3)
+    assert outage_budget([*rows_of([attestation("c", ends=None)], NOW)], NOW) is None
 
 
 def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
     claim = RefusedClaim(NOW, Reason.TOKEN_NOT_THIS_MACHINES)
-    refused = ledger("d", expires=NOW + timedelta(days=1))
-    verdict: JsonObject = {"verdict": "Denied", "reason": "PCRValueNotAllowed", "time": rfc3339(NOW)}
-    mapping(refused, "spec")["lastVerdict"] = verdict
     machines = [
         machine("a"),
         machine("b", conditions=conditions(f"no certificate was issued for this machine yet; {claim}")),
@@ -75,11 +58,12 @@ def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
         machine("d"),
         machine("e"),
     ]
+    day = timedelta(days=1)
     ledgers = [
-        ledger("a", expires=NOW + timedelta(days=1)),
-        refused,
-        ledger("e", expires=NOW - timedelta(days=1)),
-        ledger("gone", expires=NOW + timedelta(days=1)),
+        attestation("m-a", ends=NOW + day),
+        attestation("m-d", ends=NOW + day, reason="PCRValueNotAllowed"),
+        attestation("m-e", ends=NOW - day),
+        attestation("m-gone", ends=NOW + day),
     ]
     for one in ledgers:
         mapping(one, "metadata")["namespace"] = "default"
@@ -122,8 +106,11 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         assert document["survivesSeconds"] > 86400 * 2
         assert [one["machine"] for one in json.loads(shown("--not-attested", "-o", "json"))["machines"]] == ["m-new"]
         assert [one["machine"] for one in json.loads(shown("-l", "pool=b", "-o", "json"))["machines"]] == ["m-b"]
-        assert shown("a", "metal://b").count("\n") == 5  # by node, by provider ID; with headings and outlook
-        assert shown("b", "-o", "wide").splitlines()[1].split()[10:12] == ["metal://b", "blue-b"]
+        assert shown("a", "metal://blue/m-b").count("\n") == 5  # by node, by provider ID; with headings and outlook
+        assert shown("b", "-o", "wide").splitlines()[1].split()[10:12] == [
+            "metal://blue/m-b",
+            attestation_name("blue", ProviderID("metal://blue/m-b")),
+        ]
         assert shown("-n", "nowhere") == "no machine in namespace nowhere; -A looks in every one\n"
         assert shown("nobody", code=1) == ""
 
@@ -131,13 +118,11 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
 def _fill(client: Client) -> None:
     path = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/machineattestations"
     now = datetime.now(UTC)
-    reset = ledger("b", expires=now + timedelta(days=9))
     entry: JsonObject = {"time": rfc3339(NOW), "by": "alice", "reason": "new mainboard"}
-    mapping(reset, "spec").update({"resets": [entry, entry]})
     for body in (
-        reset,
-        ledger("a", expires=now + timedelta(days=2)),
-        ledger("c", cluster="green", expires=now + timedelta(days=3)),
+        attestation("m-b", ends=now + timedelta(days=9), nodeName="b", resets=[entry, entry]),
+        attestation("m-a", ends=now + timedelta(days=2), nodeName="a"),
+        attestation("m-c", cluster="green", ends=now + timedelta(days=3), nodeName="c"),
     ):
         client.create(path, body)
     for name in ("a", "b", "new"):

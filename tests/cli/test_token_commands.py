@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_tool import Tool
+from attested_fleet import Tool
 
 from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import cluster_source
