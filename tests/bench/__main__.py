@@ -9,8 +9,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import growth, page
-from bench.chaos import run as chaos
+from bench import chaos, growth, page
 from nodeattest_cli.errors import UserError
 from nodeattest_demo.world import Tools, find_tools
 

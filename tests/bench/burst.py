@@ -7,7 +7,6 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -191,7 +190,7 @@ def run(
         for part in pool.map(join_all, orders):
             outcome.joins += part.joins
             outcome.cpu += part.cpu
-            outcome.failures = dict(Counter(outcome.failures) + Counter(part.failures))
+            outcome.failures += part.failures
         after = [cpu_seconds(*pids) for pids in groups]
     count = max(1, len(outcome.joins))
     controller, servers_cpu, management = (1000 * (now - then) / count for now, then in zip(after, before, strict=True))

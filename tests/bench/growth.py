@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 from bench.burst import count_requests, provision_in, resident, run, say, server_of, start_environment
 from bench.joiner import Kind
@@ -17,7 +16,6 @@ from bench.report import PAGE, Case, Run, replaced, spread, where, wrapped
 from nodeattest_demo.world import USER, Tools
 from tools.markdown_tables import table
 
-LAST = Path(__file__).with_name("last_growth.json")
 SETTLE = 10.0
 AT_ONCE = 500
 """Nodes that are on their way at the same time, from ``JOINERS`` processes, each for ``LONGEST`` seconds at most."""
@@ -39,20 +37,14 @@ ROWS = (
 
 
 def main(arguments: list[str], tools: Tools) -> int:
-    """Measure, or read the last run, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m bench growth", description=__doc__)
-    parser.add_argument("--from-last", action="store_true", help="measure nothing")
     parser.add_argument("--no-write", action="store_true", help="show, and leave files alone")
     parser.add_argument("--nodes", type=int, default=5_000, help="(%(default)s)")
     options = parser.parse_args(arguments)
-    if options.from_last:
-        result = Run.read(LAST)
-    else:
-        few = max(1, options.nodes // 10)
-        sizes = {f"{few} nodes": few, f"{options.nodes} nodes": options.nodes, f"{few} nodes again": few}
-        result = new_run({name: _grow(tools, name, count) for name, count in sizes.items()}, tools)
+    few = max(1, options.nodes // 10)
+    sizes = {f"{few} nodes": few, f"{options.nodes} nodes": options.nodes, f"{few} nodes again": few}
+    result = new_run({name: _grow(tools, name, count) for name, count in sizes.items()}, tools)
     if not options.no_write:
-        result.write(LAST)
         PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "growth", write(result)), encoding="utf-8")
     print(write(result))
     return 0
@@ -102,4 +94,4 @@ def write(result: Run) -> str:
         if any(key in case.samples for case in cases)
     ]
     text = f"{where(result)} {AT_ONCE} nodes are on their way at the same time."
-    return "\n\n".join(["\n".join(wrapped(text)), table(["", *result.cases], rows)])
+    return "\n\n".join([wrapped(text), table(["", *result.cases], rows)])

@@ -6,17 +6,21 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.hazmat.decrepit.ciphers.modes import CFB
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials, manifest
@@ -158,23 +162,25 @@ class Outcome:
     joins: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """Beginning and end of each, in monotonic seconds."""
     cpu: float = 0.0
-    failures: dict[str, int] = field(default_factory=dict[str, int])
+    failures: Counter[str] = field(default_factory=Counter[str])
 
 
-class NoDrafts(PendingRequestFile):
-    """Keeps nothing: the measurement is not interrupted."""
+class Pending(PendingRequestFile):
+    """Keeps a request between tries, as the agent does in a file: a new key for each try would wait ten minutes."""
 
-    def __init__(self) -> None:
-        """Without a file."""
+    def __init__(self, on_key: Callable[[PendingRequest], None] = lambda _pending: None) -> None:
+        self._request: PendingRequest | None = None
+        self._on_key = on_key
 
     def load(self) -> PendingRequest | None:
-        return None
+        return self._request
 
     def save(self, pending: PendingRequest) -> None:
-        pass
+        self._request = pending
+        self._on_key(pending)
 
     def discard(self) -> None:
-        pass
+        self._request = None
 
 
 @contextmanager
@@ -206,75 +212,48 @@ def attest(server: Server, node: Node, attestor: Attestor, store: PendingRequest
 
 
 def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
-    """Get one certificate."""
+    """Get one certificate, by the in-tree signer if there is no attestor."""
     if attestor is not None:
-        attest(orders.server, node, attestor, NoDrafts(), orders.seconds)
+        attest(orders.server, node, attestor, Pending(), orders.seconds)
         return
-    with connected(orders.server, node.token, orders.seconds) as client:
-        _ask_in_tree(client, node)
-
-
-def _ask_in_tree(client: ApiServerClient, node: Node) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding
-    from cryptography.x509.oid import NameOID
-
     subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node.name}")]
     name = x509.Name([x509.NameAttribute(*one) for one in subject])
     builder = x509.CertificateSigningRequestBuilder().subject_name(name)
     request = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.PEM)
     body = manifest(node.name, request, signer_name=IN_TREE_SIGNER, usages=IN_TREE_USAGES, expiration_seconds=None)
-    created = client.create(body)
-    assert created is not None, "a request of this name is there already"
-    for seen in client.watch(created):
-        if seen is not None and seen.certificate:
-            return
-    raise AssertionError("no certificate came")
+    with connected(orders.server, node.token, orders.seconds) as client:
+        created = client.create(body)
+        assert created is not None, "a request of this name is there already"
+        assert any(seen is not None and seen.certificate for seen in client.watch(created)), "no certificate came"
 
 
-class Crowd:
-    """All nodes of one process."""
-
-    def __init__(self, orders: Orders) -> None:
-        self.outcome = Outcome()
-        self._orders = orders
-        self._lock = threading.Lock()
-        self._attestors = {node.number: self._attestor(node) for node in orders.nodes}
-
-    def run(self) -> Outcome:
-        before = time.process_time()
-        with ThreadPoolExecutor(min(self._orders.at_once, len(self._orders.nodes))) as pool:
-            list(pool.map(self._join, self._orders.nodes))
-        self.outcome.cpu = time.process_time() - before
-        return self.outcome
-
-    def _attestor(self, node: Node) -> Attestor | None:
-        match self._orders.kind:
-            case Kind.TPM:
-                return SoftwareAttestor(node.number)
-            case Kind.ONE_STEP:
-                return registry.make_attestor(ProviderName("insecure"), {})
-            case Kind.IN_TREE:
-                return None
-
-    def _join(self, node: Node) -> None:
-        begun = time.monotonic()
-        try:
-            join(self._orders, node, self._attestors[node.number])
-        except (AgentError, AssertionError, OSError) as error:
-            with self._lock:
-                counted = Counter(self.outcome.failures)
-                counted[f"{type(error).__name__}: {error}"[:200]] += 1
-                self.outcome.failures = dict(counted)
-            return
-        ended = time.monotonic()
-        with self._lock:
-            self.outcome.joins.append((begun, ended))
+def make_attestor(kind: Kind, node: Node) -> Attestor | None:
+    match kind:
+        case Kind.TPM:
+            return SoftwareAttestor(node.number)
+        case Kind.ONE_STEP:
+            return registry.make_attestor(ProviderName("insecure"), {})
+        case Kind.IN_TREE:
+            return None
 
 
 def join_all(orders: Orders) -> Outcome:
-    """Let every node join."""
+    """Let every node of one process join."""
     threading.stack_size(STACK)
-    return Crowd(orders).run()
+    attestors = [make_attestor(orders.kind, node) for node in orders.nodes]
+    outcome, before = Outcome(), time.process_time()
+
+    def one(node: Node, attestor: Attestor | None) -> tuple[float, float] | str:
+        begun = time.monotonic()
+        try:
+            join(orders, node, attestor)
+        except (AgentError, AssertionError, OSError) as error:
+            return f"{type(error).__name__}: {error}"[:200]
+        return begun, time.monotonic()
+
+    with ThreadPoolExecutor(min(orders.at_once, len(orders.nodes))) as pool:
+        ends = list(pool.map(one, orders.nodes, attestors))
+    outcome.cpu = time.process_time() - before
+    outcome.joins = [end for end in ends if not isinstance(end, str)]
+    outcome.failures = Counter(end for end in ends if isinstance(end, str))
+    return outcome

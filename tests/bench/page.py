@@ -54,7 +54,6 @@ from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, controller_manager, start_real
 from nodeattest_sandbox.fleet import create_bootstrap_token
 
-LAST = Path(__file__).with_name("last.json")
 MANAGER = "kube-controller-manager"
 SIGNER = ("csrapproving", "csrsigning")
 DEFAULT_LIMITS: Mapping[str, int] = {}
@@ -262,23 +261,18 @@ CASES: Mapping[str, Callable[[Tools, Sizes], list[Case]]] = {
 
 def main(arguments: list[str], tools: Tools) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench page", description=__doc__)
-    parser.add_argument("--from-last", action="store_true", help="measure nothing: write the page from last.json")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES], help="others stay as they were")
-    parser.add_argument("--no-write", action="store_true", help="show, and leave files alone")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES], help="only show these")
+    parser.add_argument("--no-write", action="store_true", help="only show")
     for each in fields(Sizes):
         parser.add_argument(f"--{each.name.replace('_', '-')}", type=int, default=each.default)
     options = parser.parse_args(arguments)
-    if tools.assets is None and not (options.from_last or options.no_write):
+    writes = not options.no_write and len(options.cases) == len(CASES)
+    if tools.assets is None and writes:
         parser.error("the page is of real API servers: set KUBEBUILDER_ASSETS, or show the sandbox's by --no-write")
-    result = Run.read(LAST)
-    if not options.from_last:
-        sizes = Sizes(**{each.name: vars(options)[each.name] for each in fields(Sizes)})
-        measured = {case.name: case for name in options.cases for case in CASES[name](tools, sizes)}
-        kept = result.cases if len(options.cases) < len(CASES) else {}
-        result = new_run(kept | measured, tools)
+    sizes = Sizes(**{each.name: vars(options)[each.name] for each in fields(Sizes)})
+    result = new_run({case.name: case for name in options.cases for case in CASES[name](tools, sizes)}, tools)
     print("\n\n".join((where(result), peers(result), alone(result))))
-    if not options.no_write:
-        result.write(LAST)
+    if writes:
         PAGE.write_text(write(PAGE.read_text(encoding="utf-8"), result), encoding="utf-8")
     return 0
 

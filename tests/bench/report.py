@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import subprocess
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +21,6 @@ PAGE = ROOT / "docs" / "performance.md"
 
 DASH = "\u2013"
 """An en dash: between two ends, and where nothing was measured."""
-NOTHING = DASH
 TIMES = "\u00d7"
 
 
@@ -34,19 +32,14 @@ def number(value: float) -> str:
 def spread(samples: Sequence[float] | None, unit: str = "") -> str:
     """Write the median, and the least and the greatest of several samples."""
     if not samples:
-        return NOTHING
+        return DASH
     ends = f" ({number(min(samples))}{DASH}{number(max(samples))})" if len(samples) > 1 else ""
     return f"{number(median(samples))}{f' {unit}' if unit else ''}{ends}"
 
 
-def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Divide pair by pair; a pair whose second figure is 0 has no ratio."""
-    return [above / below for above, below in zip(over, under, strict=True) if below]
-
-
 def replaced(page: str, name: str, generated: str) -> str:
     """Put a generated part between its two marks."""
-    begin, end = marks(name)
+    begin, end = f"<!-- begin {name}: written by make bench -->", f"<!-- end {name} -->"
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
@@ -54,13 +47,9 @@ def replaced(page: str, name: str, generated: str) -> str:
     return f"{before}{begin}\n\n{generated.strip()}\n\n{end}{after}"
 
 
-def marks(name: str) -> tuple[str, str]:
-    return f"<!-- begin {name}: written by make bench -->", f"<!-- end {name} -->"
-
-
-def wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str) -> str:
     """Break a line of a page."""
-    return textwrap.wrap(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False))
 
 
 @dataclass
@@ -92,18 +81,9 @@ class Run:
     def ratios(self, over: tuple[str, str], under: tuple[str, str]) -> list[float]:
         """Divide round by round; where the cases have not as many samples, one median by the other."""
         above, below = self.samples(*over), self.samples(*under)
-        if len(above) == len(below):
-            return ratios(above, below)
-        return ratios([median(above)], [median(below)]) if above and below else []
-
-    def write(self, file: Path) -> None:
-        file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, file: Path) -> Run:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        cases = {name: Case(**case) for name, case in told["cases"].items()}
-        return cls(told["date"], told["commit"], told["machine"], cases)
+        if len(above) != len(below):
+            above, below = ([median(each)] if each else [] for each in (above, below))
+        return [one / other for one, other in zip(above, below, strict=False) if other]
 
 
 LIFTED, LIMITED, TPM, ONE_STEP = "in-tree lifted", "in-tree default", "tpm", "one-step"
@@ -162,7 +142,7 @@ def peers(run: Run) -> str:
     rows: list[list[str]] = []
     for title, key, unit in JOIN_ROWS:
         cells = [spread(run.samples(peer, key), unit) for peer in PEERS]
-        if any(cell != NOTHING for cell in cells):
+        if any(cell != DASH for cell in cells):
             rows.append([title, *cells])
     shares = [spread(run.ratios((peer, "rate"), (LIFTED, "rate")), TIMES) for peer in PEERS]
     rows.insert(1, ["… beside in-tree, limits lifted", *shares])
@@ -174,7 +154,7 @@ def alone(run: Run) -> str:
     for case, title in ALONE:
         cells = [spread(run.samples(case, key), "ms") for key in ("wall", "cpu")]
         found = [run.ratios((case, key), ("idle", key)) for key in ("wall", "cpu")]
-        shares = [f"{number(median(each))} {TIMES}" if each else NOTHING for each in found]
+        shares = [f"{number(median(each))} {TIMES}" if each else DASH for each in found]
         rows.append([title, cells[0], shares[0], cells[1], shares[1]])
     return table(["", "wall", f"{TIMES} the interpreter", "CPU", f"{TIMES} the interpreter"], rows)
 
@@ -182,7 +162,7 @@ def alone(run: Run) -> str:
 def write(page: str, run: Run) -> str:
     """Write the parts that this run measured."""
     parts = {
-        "machine": "\n".join(wrapped(where(run))),
+        "machine": wrapped(where(run)),
         "joins": peers(run),
         "one node": alone(run),
     }

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from kustomized import TREE
 from polling import eventually
-from webhook_world import NAMESPACE, WebhookWorld
+from webhook_world import NAMESPACE, TREE, WebhookWorld
 
 from nodeattest_controller.model.kubeadm_config import SECRET_TYPE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at

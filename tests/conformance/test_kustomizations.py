@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from kustomized import TREE, documents, kustomizations, kustomized
+import yaml
+from webhook_world import TREE
 
 from nodeattest_controller.main import run
 from nodeattest_controller.settings import Settings
@@ -30,6 +32,23 @@ ELSEWHERE: Final = frozenset(
     }
 )
 """Kinds of the Prometheus operator and of cert-manager: no API server has them by itself."""
+
+
+def kustomizations() -> list[str]:
+    """Name every folder of ours that can be applied."""
+    return sorted(str(file.parent.relative_to(TREE)) for file in TREE.rglob("kustomization.yaml"))
+
+
+def kustomized(kubectl: Path, folder: str) -> str:
+    """Build a folder."""
+    built = subprocess.run([kubectl, "kustomize", TREE / folder], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, f"{folder}: {built.stderr}"
+    return built.stdout
+
+
+def documents(text: str) -> list[JsonObject]:
+    """Read what was built."""
+    return [cast("JsonObject", document) for document in yaml.safe_load_all(text) if document]
 
 
 @pytest.fixture(scope="module")

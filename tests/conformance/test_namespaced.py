@@ -8,9 +8,8 @@ from typing import Final, cast
 
 import pytest
 import yaml
-from kustomized import TREE
 from polling import eventually
-from webhook_world import NAMESPACE, WebhookWorld
+from webhook_world import NAMESPACE, TREE, WebhookWorld
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.child_process import free_ports

@@ -1,4 +1,4 @@
-"""What faults are injected into: two replicas behind links, of which one leads, and API servers with their etcds."""
+"""What chaos injects faults into: two replicas behind links, of which one leads, and API servers with their etcds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 
-UNREACHABLE = (OSError, HTTPException, ApiRefusal, ValueError)
-"""What a client raises while a server is down, starts, or ends in the middle of an answer."""
+UNREACHABLE = (OSError, HTTPException, ApiRefusal, ValueError, StartFailed)
+"""What is raised while a server is down, starts, or ends in the middle of an answer."""
 RESTART = 1.0
 """Seconds between the end of a replica and its next start."""
 _PIECE = 1 << 16

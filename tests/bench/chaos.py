@@ -14,10 +14,10 @@ from itertools import pairwise
 from random import Random
 
 from bench.burst import BenchEnvironment, say, start_environment
-from bench.chaos.checker import Verdict, check
-from bench.chaos.history import Collector, History
-from bench.chaos.nodes import Crowd, Fleet
-from bench.chaos.servers import UNREACHABLE, Link, Mode, Replica, revive, start_replicas
+from bench.chaos_history import Collector, History
+from bench.chaos_laws import Verdict, check
+from bench.chaos_nodes import Crowd
+from bench.chaos_servers import UNREACHABLE, Link, Mode, Replica, revive, start_replicas
 from nodeattest_demo.world import Tools
 from nodeattest_parsing.objects import text
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -118,8 +118,7 @@ def main(arguments: list[str], tools: Tools) -> int:
         replicas, workload = start_replicas(env.world, env.directory, tools, options.lease)
         for replica in replicas:
             stack.callback(replica.close)
-        fleet, collector = Fleet(env.world, stop), Collector(env.world, history)
-        crowd = Crowd(fleet, history)
+        crowd, collector = Crowd(env.world, history, stop), Collector(env.world, history)
         stack.callback(stop.set)
         injector = Injector(env, replicas, workload, options.lease)
         collector.begin()
@@ -130,19 +129,14 @@ def main(arguments: list[str], tools: Tools) -> int:
             injector.inject(kind, on_leader=random.random() < 0.75)
         say("faults are over")
         crowd.last.set()
-        _settle(history)
-        stop.set()
+        end = time.monotonic() + QUIET
+        while any([*history.ends.values()]) and time.monotonic() < end:
+            time.sleep(1.0)
         crowd.end()
         collector.end(replicas)
-        print(show(history, injector.faults, crowd, check(history)))
-        return 1 if any(verdict.violations for verdict in check(history)) else 0
-
-
-def _settle(history: History) -> None:
-    """Wait until every node has joined, or long enough."""
-    end = time.monotonic() + QUIET
-    while any([*history.ends.values()]) and time.monotonic() < end:
-        time.sleep(1.0)
+        verdicts = check(history)
+        print(show(history, injector.faults, crowd, verdicts))
+        return 1 if any(verdict.violations for verdict in verdicts) else 0
 
 
 def show(history: History, faults: list[tuple[Kind, float, float]], crowd: Crowd, verdicts: list[Verdict]) -> str:
@@ -153,7 +147,7 @@ def show(history: History, faults: list[tuple[Kind, float, float]], crowd: Crowd
         f"{len(crowd.failures)} joins failed and were repeated; {crowd.attacks} attacks",
         f"{len(history.requests)} requests; {len(history.seen_at)} certificates",
     ]
-    moments = sorted(at for at, _ in history.seen_at.values())
+    moments = sorted(history.seen_at.values())
     for number, (kind, began, ended) in enumerate(faults):
         until = faults[number + 1][1] if number + 1 < len(faults) else ended + 30.0
         inside = [began, *(at for at in moments if began < at < until), until]

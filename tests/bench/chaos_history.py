@@ -1,4 +1,4 @@
-"""What a run has seen: requests, certificates, ledgers, the controller's writes, and nodes. Values only."""
+"""What a chaos run has seen: requests, certificates, ledgers, the controller's writes, and nodes."""
 
 from __future__ import annotations
 
@@ -8,32 +8,22 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from bench.chaos.servers import UNREACHABLE, Replica
+from bench.chaos_servers import UNREACHABLE, Replica
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_demo.world import NAMESPACE, USER, World
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
+from nodeattest_providers.tpm.protocol import SecondEvidence, parse_evidence
 from nodeattest_providers.tpm.structures import parse_public
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
-
-_POINT: Final = 2 + 32
-"""Bytes of a coordinate at the end of a public area, with its length."""
-_ALGORITHMS: Final = 4
-"""Bytes of the two algorithms at the beginning of TPMT_SIGNATURE."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +39,6 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What a second request shows."""
-
-    first_uid: str
-    quote: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
 class Request:
     """One CertificateSigningRequest, as it was created."""
 
@@ -68,9 +49,8 @@ class Request:
     spki: str = ""
     endorsement_key: str = ""
     """That a first request shows."""
-    attestation_key: bytes = field(default=b"", repr=False)
-    """x and y of the P-256 key that a first request shows."""
-    proof: Proof | None = None
+    first_uid: str = ""
+    """Of the request that a second one answers."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +97,8 @@ class History:
     """By UID."""
     certificates: dict[str, dict[str, Signed]] = field(default_factory=dict[str, dict[str, Signed]])
     """By the request's UID, then by the SHA-256 of the bytes: two entries are two certificates of one request."""
-    seen_at: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
-    """When a serial number was seen first (Unix time), and whose it is."""
+    seen_at: dict[str, float] = field(default_factory=dict[str, float])
+    """When a serial number was seen first, Unix time."""
     ledgers: set[LedgerSeen] = field(default_factory=set[LedgerSeen])
     final_ledgers: list[LedgerSeen] = field(default_factory=list[LedgerSeen])
     writes: list[Write] = field(default_factory=list[Write])
@@ -135,7 +115,7 @@ class History:
             pem = base64.b64decode(encoded)
             found = signed_certificate(text(csr, "metadata", "name"), pem)
             self.certificates.setdefault(uid, {})[hashlib.sha256(pem).hexdigest()] = found
-            self.seen_at.setdefault(found.serial, (at, node_of(found)))
+            self.seen_at.setdefault(found.serial, at)
 
 
 def node_of(signed: Signed) -> str:
@@ -149,42 +129,13 @@ def read_request(csr: JsonObject) -> Request:
     try:
         asked, evidence = envelope.decode(base64.b64decode(text(csr, "spec", "request")))
         shown = parse_evidence(evidence.data)
-        key = _fingerprint(shown) if isinstance(shown, FirstEvidence) else ""
+        asks = replace(bare, node=asked.node_name, spki=asked.spki_sha256)
+        if isinstance(shown, SecondEvidence):
+            return replace(asks, first_uid=shown.first.uid)
+        public = parse_public(shown.ek_public, what="key", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
+        return replace(asks, endorsement_key=public.fingerprint)
     except (Denied, binascii.Error):
         return bare
-    return Request(
-        bare.uid,
-        bare.name,
-        bare.username,
-        node=asked.node_name,
-        spki=asked.spki_sha256,
-        endorsement_key=key,
-        attestation_key=_coordinates(shown.ak_public) if isinstance(shown, FirstEvidence) else b"",
-        proof=Proof(shown.first.uid, shown.quote, shown.signature) if isinstance(shown, SecondEvidence) else None,
-    )
-
-
-def _fingerprint(shown: FirstEvidence) -> str:
-    return parse_public(shown.ek_public, what="key", reason=Reason.ENDORSEMENT_KEY_MALFORMED).fingerprint
-
-
-def _coordinates(public: bytes) -> bytes:
-    """Take x and y from the end of a TPMT_PUBLIC, TPM 2.0 Part 2 §11.2.4.9, each with its length."""
-    return public[-2 * _POINT + 2 : -_POINT] + public[-_POINT + 2 :]
-
-
-def signs(attestation_key: bytes, proof: Proof) -> bool:
-    """Return whether the key of the first request made the quote of the second one."""
-    x, y = (int.from_bytes(part, "big") for part in (attestation_key[:32], attestation_key[32:]))
-    rest = proof.signature[_ALGORITHMS:]
-    size = 2 + int.from_bytes(rest[:2], "big")
-    r, s = (int.from_bytes(part, "big") for part in (rest[2:size], rest[size + 2 :]))
-    try:
-        key = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
-        key.verify(encode_dss_signature(r, s), proof.quote, ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def all_certificates(history: History) -> Iterable[Signed]:

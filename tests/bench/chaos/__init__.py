@@ -1,1 +1,0 @@
-"""``python -m bench chaos``: replicas, nodes and attackers under faults, and a checker of what was seen."""
