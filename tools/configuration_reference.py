@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from nodeattest_authenticator.config.settings import API_VERSION as AGENT_VERSION
-from nodeattest_authenticator.config.settings import KIND as AGENT_KIND
-from nodeattest_authenticator.config.settings import Discovery, ProviderIdSource, ServingSettings
-from nodeattest_authenticator.config.settings import Settings as AgentSettings
-from nodeattest_authenticator.formats.kubeconfig import Cluster
+from nodeattest_authenticator.formats.client_go import Cluster
+from nodeattest_authenticator.settings import API_VERSION as AGENT_VERSION
+from nodeattest_authenticator.settings import KIND as AGENT_KIND
+from nodeattest_authenticator.settings import Discovery, ProviderIdSource, ServingSettings
+from nodeattest_authenticator.settings import Settings as AgentSettings
 from nodeattest_controller import configfile, main
 from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
 from nodeattest_parsing.times import format_seconds

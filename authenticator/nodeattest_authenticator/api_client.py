@@ -19,10 +19,10 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
-from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats.kubeconfig import Cluster
+from nodeattest_authenticator.formats.client_go import Cluster
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
+from nodeattest_authenticator.settings import Settings
 from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_authenticator.config.settings import invalid
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.settings import invalid
 from nodeattest_authenticator.state.cache_files import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_providers.certificate_chain import X509_ERRORS
@@ -31,7 +31,7 @@ from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP, Clus
 from nodeattest_providers.node_interface import cluster_pin
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.settings import SubjectNames
+    from nodeattest_authenticator.settings import SubjectNames
 
 
 _MAX_CHAIN: Final = 4

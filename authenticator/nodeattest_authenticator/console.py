@@ -44,8 +44,8 @@ def report(failure: AgentError) -> int:
     return 2 if failure.kind is FailureKind.USAGE else 1
 
 
-def reporting(clock: Clock, *, log: Callable[[str], None]) -> Clock:
-    """Return a clock that logs each wait."""
+def reporting(clock: Clock, *, log: Callable[[str], None] = log) -> Clock:
+    """Return a clock that logs each wait, for a command that a person or a systemd unit runs."""
     due: dict[str, float] = {}
 
     def report(kind: str, what: str, until: float) -> None:

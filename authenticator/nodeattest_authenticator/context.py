@@ -1,7 +1,9 @@
 """The context of every command: configuration, cache directory, clock, randomness and log.
 
 A cached credential is used only if it passes every check of ``certificate``. A failure is stored with a pause and
-repeated until the pause is over. Out of scope: getting a new credential (``enrollment.issue``).
+repeated until the pause is over, because client-go has no failure cache: without a certificate it runs the plugin for
+each request. The pause grows with each failure and has jitter. A changed configuration ends it.
+Out of scope: getting a new credential (``enrollment.issue``).
 """
 
 from __future__ import annotations
@@ -9,15 +11,39 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
-from nodeattest_authenticator.config.settings import Settings, load
-from nodeattest_authenticator.errors import AgentError, AgentReason
-from nodeattest_authenticator.state import credential_cache, failure_backoff
-from nodeattest_authenticator.state.cache_files import FAILURE_FILE, UnsafeFileError, fingerprint_of_config
+from nodeattest_authenticator import console
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.settings import Settings, load
+from nodeattest_authenticator.state import credential_cache
+from nodeattest_authenticator.state.cache_files import (
+    FAILURE_FILE,
+    FAILURE_MAGIC,
+    UnsafeFileError,
+    fingerprint_of_config,
+)
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_discovery.node.clock import Clock
+from nodeattest_discovery.node.clock import Backoff, Clock, random_unit
+from nodeattest_parsing.values import one_line
+
+_MAX_TEXT: Final = 1000
+"""Maximum characters of a stored message."""
+_MAX_BACKOFF: Final = 3600
+"""Seconds. A longer pause was written under another clock and is ignored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """A stored failure."""
+
+    until: int
+    """Epoch seconds of the next attempt."""
+    count: int
+    """Failures in a row."""
+    reason: str
+    text: str
 
 
 def ignore_message(_message: str) -> None:
@@ -44,13 +70,15 @@ class AgentContext:
         config: str,
         cache_dir: str,
         *,
-        hostname: str,
+        hostname: str = "",
         clock: Clock,
-        random: Callable[[], float],
-        log: Callable[[str], None],
+        log: Callable[[str], None] = console.log,
         create: bool = True,
     ) -> Self:
-        """Read the configuration and open the cache directory, or create it. Raises ``AgentError``."""
+        """Read the configuration and open the cache directory, or create it. Raises ``AgentError``.
+
+        ``hostname`` is needed if the configuration has no node name.
+        """
         try:
             fingerprint = fingerprint_of_config(config)  # before reading, so that a race makes it older, never newer
         except OSError:
@@ -61,7 +89,7 @@ class AgentContext:
             config_fingerprint=fingerprint,
             storage=Storage(cache_dir, create=create),
             clock=clock,
-            random=random,
+            random=random_unit,
             log=log,
         )
 
@@ -107,27 +135,49 @@ class AgentContext:
             bound = replace(entry, config_fingerprint=self.config_fingerprint, responses=responses)
             credential_cache.save(self.storage, bound.with_response(info))
 
+    def last_failure(self, *, name: str = FAILURE_FILE) -> FailureRecord | None:
+        """Return the last failure with this configuration, or None if there is none or the file is invalid."""
+        try:
+            head, _, rest = (self.storage.read(name) or b"").partition(b"\n")
+            magic, until, made_for, count = head.split(b" ")
+            if magic != FAILURE_MAGIC or made_for != self.config_fingerprint:
+                return None
+            _, reason, text = rest.decode().split("\n", 2)
+            return FailureRecord(until=int(until), count=max(int(count), 0), reason=reason, text=text)
+        except (ValueError, UnsafeFileError):
+            return None
+
+    def backing_off(self, *, name: str = FAILURE_FILE) -> FailureRecord | None:
+        """Return the last failure while its pause lasts."""
+        last, now = self.last_failure(name=name), self.clock.now()
+        return last if last is not None and now < last.until <= now + _MAX_BACKOFF else None
+
     def raise_while_backing_off(self, *, name: str = FAILURE_FILE) -> None:
         """Raise the last failure again while its pause lasts."""
-        last = failure_backoff.load(self.storage, self.config_fingerprint, name=name)
-        left = last.until - self.clock.now() if last is not None else 0
-        if last is not None and 0 < left <= failure_backoff.MAX_BACKOFF:
+        last = self.backing_off(name=name)
+        if last is not None:
             said = last.text.removeprefix(f"{last.reason}: ")
+            left = last.until - self.clock.now()
             raise AgentError(last.reason, f"still refused: {said}", remedy=f"the next attempt is in {left:.0f} s")
 
     def remember_failure(
-        self, error: AgentError, current: CachedCredential | None, *, name: str = FAILURE_FILE
+        self, failure: AgentError, current: CachedCredential | None, *, name: str = FAILURE_FILE
     ) -> None:
         """Store a failure with its pause. ``current``: a valid credential. The caller holds the lock."""
-        now = self.clock.now()
+        now, before = self.clock.now(), self.last_failure(name=name)
+        count = before.count if before else 0
         valid_for = None if current is None else current.not_after - now
+        until = int(now) + max(1, round(_backoff(failure, valid_for).pause(count, self.random)))
+        head = b"%b %d %b %d" % (FAILURE_MAGIC, until, self.config_fingerprint, count + 1)
+        # The fast path repeats the second line.
+        again = f"kubelet-authenticator: still refused: {one_line(f'{failure.reason}: {failure.remedy}', _MAX_TEXT)}"
+        text = f"{again}\n{one_line(failure.reason, _MAX_TEXT)}\n{one_line(str(failure), _MAX_TEXT)}"
         with contextlib.suppress(OSError):
-            failure_backoff.remember(
-                self.storage,
-                self.config_fingerprint,
-                error,
-                valid_for=valid_for,
-                now=now,
-                random=self.random,
-                name=name,
-            )
+            self.storage.write(name, head + b"\n" + text.encode(), durable=False)
+
+
+def _backoff(failure: AgentError, valid_for: float | None) -> Backoff:
+    """Return short pauses without a certificate; with one, pauses that leave several attempts before it expires."""
+    if valid_for is not None:
+        return Backoff(60, min(1800, valid_for / 8))
+    return Backoff(30, 600) if failure.kind is FailureKind.DENIED else Backoff(2, 60)

@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.config.settings import SubjectNames
 from nodeattest_authenticator.context import AgentContext, ignore_message
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.state import credential_cache, failure_backoff
+from nodeattest_authenticator.settings import SubjectNames
+from nodeattest_authenticator.state import credential_cache
 from nodeattest_authenticator.state.cache_files import UnsafeFileError
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery.node.clock import Deadline
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.settings import Settings
+    from nodeattest_authenticator.settings import Settings
     from nodeattest_parsing.endpoint import Endpoint
 
 
@@ -153,7 +153,7 @@ def _renewed(
         if failure.kind is not FailureKind.USAGE:
             context.remember_failure(failure, current, name=FAILURE_FILE)
         raise
-    failure_backoff.forget(context.storage, name=FAILURE_FILE)
+    context.storage.remove(FAILURE_FILE)
     store.discard()
     return ServingEnrollment(credential=credential, names=names)
 

@@ -11,31 +11,30 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from agent_cluster import Authority, FakeApi, filed_ids, tells_provider_id
-from agent_machine import NODE, Machine
+from agent_cluster import FakeApi, filed_ids, tells_provider_id
+from agent_machine import NODE, Machine, certificate
 from catalogue import Row, Verdict, attacks
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from lying_servers import Ca
 from polling import eventually
-from test_credential import certificate, challenge_then_sign
-from test_exec_plugin import cut, link, pem_key, store
 
 from nodeattest_providers.challenge.protocol import Challenge
 
 Done = subprocess.CompletedProcess[str]
 Attack = Callable[[Machine], Done]
-OTHERS: Final = Authority("other")
+OTHERS: Final = Ca("other")
 
 
 @pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
+def authority() -> Ca:
+    return Ca()
 
 
 @pytest.fixture
-def machine(tmp_path: Path, authority: Authority) -> Generator[Machine]:
-    with FakeApi(tmp_path, authority) as api:
+def machine(tmp_path: Path, authority: Ca) -> Generator[Machine]:
+    with FakeApi(authority) as api:
         yield Machine(tmp_path, api).prepare()
 
 
@@ -51,7 +50,7 @@ def handed(answer: Callable[[FakeApi, str], None]) -> Attack:
 
 
 def signed(**changes: object) -> Attack:
-    return handed(lambda api, name: api.sign(name, **changes))  # pyright: ignore[reportArgumentType] - options of Authority.client
+    return handed(lambda api, name: api.sign(name, **changes))  # pyright: ignore[reportArgumentType] - options of Ca.client
 
 
 def for_another_key(api: FakeApi, name: str) -> None:
@@ -94,9 +93,9 @@ def spoilt(spoil: Callable[[Machine], object]) -> Attack:
     """A stored credential with one thing wrong: it must not be answered with, and nothing may break."""
 
     def attack(machine: Machine) -> Done:
-        store(machine)
+        machine.store()
         spoil(machine)
-        planted = machine.cache.joinpath("credential").read_bytes()
+        planted = machine.file("credential")
         done = machine.run()
         assert machine.api.posts() == 1
         assert certificate(done.stdout).encode() not in planted
@@ -109,8 +108,14 @@ def world_readable(machine: Machine) -> None:
     machine.cache.joinpath("credential").chmod(0o644)
 
 
-def with_another_key(machine: Machine) -> None:
-    store(machine, key=pem_key(ec.generate_private_key(ec.SECP256R1())))
+def cut(machine: Machine) -> None:
+    machine.write("credential", machine.file("credential")[:-100])
+
+
+def link(machine: Machine) -> None:
+    path = machine.cache / "credential"
+    path.rename(machine.folder / "elsewhere")
+    path.symlink_to(machine.folder / "elsewhere")
 
 
 # The API server
@@ -288,9 +293,9 @@ CASES: Final[Mapping[str, Attack]] = {
     "D8-64": spoilt(world_readable),
     "D8-65": spoilt(link),
     "D8-66": spoilt(cut),
-    "D8-67": spoilt(with_another_key),
-    "D8-68": spoilt(lambda machine: store(machine, authority=OTHERS)),
-    "D8-69": spoilt(lambda machine: store(machine, node="node-1")),
+    "D8-67": spoilt(lambda machine: machine.store(other_key=True)),
+    "D8-68": spoilt(lambda machine: machine.store(authority=OTHERS)),
+    "D8-69": spoilt(lambda machine: machine.store(node="node-1")),
     "D8-70": spoilt(lambda machine: machine.write("credential", b"x" * (1 << 20))),
     "D8-71": after_a_denial,
     "D8-72": all_at_once,
@@ -310,7 +315,6 @@ CASES: Final[Mapping[str, Attack]] = {
 
 def test_the_machine_that_the_attacks_spoil_gets_its_credential(machine: Machine) -> None:
     machine.challenged()
-    machine.api.on_create = challenge_then_sign
     assert certificate(machine.run().stdout)
 
 

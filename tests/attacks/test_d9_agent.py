@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from agent_cluster import Authority, FakeApi
+from agent_cluster import FakeApi, challenge_then_sign
+from agent_machine import Discoverer, Done, give_kubelet_configuration, other_server, publish
 from catalogue import Row, Verdict, attacks
-from discovered_cluster import Discoverer, give_kubelet_configuration, other_cluster, publish
+from lying_servers import Ca
 from polling import eventually
-from test_credential import challenge_then_sign, make_due
-from test_join import in_process
-
-Done = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True)
@@ -33,29 +29,29 @@ Attack = Callable[[Scene], Done]
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Generator[Scene]:
-    authority = Authority()
-    with FakeApi(tmp_path, authority) as api, other_cluster(tmp_path, authority) as other:
+    authority = Ca()
+    with FakeApi(authority) as api, other_server(authority) as other:
         for one in (api, other):
             one.on_create = challenge_then_sign
             publish(one)
         publish(other, server=api.url)
         node = Discoverer(tmp_path, api)
-        node.challenged()
-        done = node.join("--discovery-server", other.url.removeprefix("https://"))
+        node.attests()
+        done = node.join("--discovery-server", other.endpoint)
         assert done.returncode == 0, done.stderr
         yield Scene(node, api, other)
 
 
 def strangers_at_a_renewal(scene: Scene) -> Done:
-    info, before = scene.node.info, scene.node.folder.joinpath("cache/credential").read_bytes()
+    info, before = scene.node.called, scene.node.file("credential")
     scene.api.shown.clear()
     scene.api.requests.clear()
-    scene.api.stand_under(Authority("stranger"))
-    make_due(scene.node.installed)
-    due = scene.node.folder.joinpath("cache/credential").read_bytes()
+    scene.api.stand_under(Ca("stranger"))
+    scene.node.make_due()
+    due = scene.node.file("credential")
     assert due != before
-    done = scene.node.installed.run(info=info)
-    eventually(lambda: scene.node.folder.joinpath("cache/credential").read_bytes() != due, seconds=30)
+    done = scene.node.run(info=info)
+    eventually(lambda: scene.node.file("credential") != due, seconds=30)
     assert scene.api.requests == []
     assert scene.other.posts() == 2
     return done
@@ -67,29 +63,29 @@ def two_readings(scene: Scene) -> Done:
     files = ["--kubelet-config", str(scene.node.folder / "kubelet.yaml"), "--kubelet-ca-file"]
     done = scene.node.join(*files, str(scene.node.folder / "ca.crt"))
     assert not scene.node.folder.joinpath("kubelet.yaml").exists()
-    return subprocess.CompletedProcess(done.args, done.returncode, "", done.stderr)
+    return Done(done.args, done.returncode, "", done.stderr)
 
 
 def moved(called: Callable[[Scene], str]) -> Attack:
     def attack(scene: Scene) -> Done:
         for one in (scene.api, scene.other):
             publish(one, server=scene.other.url)
-        assert in_process(*scene.node.installed.arguments("refresh")[1:]).returncode == 0
-        assert scene.node.installed.run(info=scene.node.info).returncode == 0
-        return scene.node.installed.run(info=called(scene))
+        assert scene.node.do("refresh").returncode == 0
+        assert scene.node.run(info=scene.node.called).returncode == 0
+        return scene.node.run(info=called(scene))
 
     return attack
 
 
 def under_another_ca(scene: Scene) -> str:
-    ca = base64.b64encode(Authority("stranger").pem).decode()
-    return scene.node.machine.info(**{"server": scene.api.url, "certificate-authority-data": ca})
+    ca = base64.b64encode(Ca("stranger").pem).decode()
+    return scene.node.info(**{"server": scene.api.url, "certificate-authority-data": ca})
 
 
 CASES: dict[str, Attack] = {
     "D9-76": strangers_at_a_renewal,
     "D9-77": two_readings,
-    "D9-78": moved(lambda scene: scene.node.machine.info(server="https://10.0.0.9:6443")),
+    "D9-78": moved(lambda scene: scene.node.info(server="https://10.0.0.9:6443")),
     "D9-79": moved(under_another_ca),
 }
 

@@ -6,56 +6,28 @@ import base64
 import contextlib
 import copy
 import json
-import socket
 import ssl
 import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from lying_servers import Ca
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from lying_servers import Ca, Handler, LoopbackServer
 
+from nodeattest_providers.challenge.protocol import Challenge
 from nodeattest_providers.envelope import decode
-from nodeattest_providers.identifiers import NodeName, split_signer
+from nodeattest_providers.identifiers import split_signer
 from nodeattest_providers.node_interface import Evidence, NodeCsr
-from nodeattest_providers.pkcs10 import kubelet_subject
 
 TOKEN = "abcdef.0123456789abcdef"
-PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-CHALLENGE = "attestation.cluster.x-k8s.io/challenge"
 Object = dict[str, Any]
-
-
-class Authority(Ca):
-    """A CA that certifies nodes."""
-
-    def server_file(self, folder: Path) -> Path:
-        file = folder / "server.pem"
-        file.write_bytes(self.server())
-        return file
-
-    def client(
-        self,
-        key: CertificateIssuerPublicKeyTypes,
-        node: str,
-        *,
-        organization: str = "system:nodes",
-        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
-        **changes: Any,
-    ) -> bytes:
-        _, common_name = kubelet_subject(NodeName(node))
-        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization), common_name])
-        return self.certify(subject, key, usage=usage, **changes).public_bytes(Encoding.PEM)
 
 
 def named(dns_names: Iterable[str], addresses: Iterable[str]) -> list[x509.GeneralName]:
@@ -78,15 +50,25 @@ def tells_provider_id(
     return decide
 
 
+def challenge_then_sign(api: FakeApi, name: str, **changes: Any) -> None:
+    """Decide as the controller does for a provider of two steps."""
+    csr, evidence = api.envelope(name)
+    if evidence.data["phase"] == 1:
+        text = Challenge(uid=api.objects[name]["metadata"]["uid"], spki_sha256=csr.spki_sha256, nonce=b"n" * 32)
+        api.annotate(name, challenge=text.to_text())
+    else:
+        api.sign(name, **changes)
+
+
 def filed_ids(api: FakeApi) -> list[str]:
     """List the provider IDs of all requests, in their order."""
     return [str(api.envelope(name)[0].provider_id) for name in api.objects]
 
 
-class FakeApi:
+class FakeApi(LoopbackServer):
     """What a test may set: ``on_create``, ``ahead``, ``hangs`` to ``readable``."""
 
-    def __init__(self, folder: Path, authority: Authority) -> None:
+    def __init__(self, authority: Ca) -> None:
         self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
         self.ahead = 0.0
         self.hangs = False
@@ -107,38 +89,24 @@ class FakeApi:
         self._version = 100
         self._changed = threading.Condition()
         self.is_stopping = False
-        self._folder = folder
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.verify_mode = ssl.CERT_OPTIONAL
+        super().__init__(_Handler, authority.server())
+        self.context.verify_mode = ssl.CERT_OPTIONAL
         self.stand_under(authority)
-        self._server = _Server(self, self._context)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self._server.server_address[1]}"
 
     def posts(self) -> int:
         return sum(line.startswith("POST") for line in self.requests)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self.is_stopping = True
             self._changed.notify_all()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.close_all()
-        self._server.server_close()
+        super().__exit__()
 
-    def stand_under(self, authority: Authority) -> None:
+    def stand_under(self, authority: Ca) -> None:
         """Serve by a certificate of this CA from now on, and know its clients as well as those of earlier ones."""
         self.authority = authority
-        self._context.load_cert_chain(authority.server_file(self._folder))
-        self._context.load_verify_locations(cadata=authority.pem.decode())
+        self.present(authority.server())
+        self.context.load_verify_locations(cadata=authority.pem.decode())
 
     # What a controller does.
 
@@ -148,7 +116,7 @@ class FakeApi:
         assert found is not None
         return decode(base64.b64decode(spec["request"]), purpose=found[1])
 
-    def sign(self, name: str, *, by: Authority | None = None, **changes: Any) -> None:
+    def sign(self, name: str, *, by: Ca | None = None, **changes: Any) -> None:
         csr, _ = self.envelope(name)
         key = x509.load_der_x509_csr(csr.der).public_key()
         if csr.dns_names or csr.ip_addresses:
@@ -167,16 +135,8 @@ class FakeApi:
         self._change(name, lambda item: item["status"].update(conditions=[condition]))
 
     def annotate(self, name: str, **values: str) -> None:
-        self._change(
-            name,
-            lambda item: (
-                item["metadata"]
-                .setdefault("annotations", {})
-                .update(
-                    {f"attestation.cluster.x-k8s.io/{key.replace('_', '-')}": value for key, value in values.items()}
-                )
-            ),
-        )
+        written = {f"attestation.cluster.x-k8s.io/{key.replace('_', '-')}": value for key, value in values.items()}
+        self._change(name, lambda item: item["metadata"].setdefault("annotations", {}).update(written))
 
     def delete(self, name: str) -> None:
         with self._changed:
@@ -230,50 +190,27 @@ class FakeApi:
         return item
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, api: FakeApi, context: ssl.SSLContext) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.api = api
-        self._context = context
-        self._open: set[socket.socket] = set()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        self._open.add(request)
-        try:
-            secure = self._context.wrap_socket(request, server_side=True)
-        except OSError:
-            return
-        self.api.connections += 1
-        self._open.add(secure)
-        with secure, contextlib.suppress(OSError):
-            super().finish_request(secure, client_address)
-
-    def close_all(self) -> None:
-        for item in list(self._open):
-            with contextlib.suppress(OSError):
-                item.shutdown(socket.SHUT_RDWR)
-            item.close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     disable_nagle_algorithm = True
     wbufsize = -1
 
+    def setup(self) -> None:
+        super().setup()
+        self._peer.do_handshake()
+        self._api.connections += 1
+
+    @property
+    def _peer(self) -> ssl.SSLSocket:
+        return cast("ssl.SSLSocket", self.connection)
+
     @property
     def _api(self) -> FakeApi:
-        return cast("_Server", self.server).api
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        return cast("FakeApi", self.owner)
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return formatdate((timestamp or time.time()) + self._api.ahead, usegmt=True)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - http.server's name
         document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._begin():
             created = self._api.create(document, self._username())
@@ -282,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(201, created)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
         if not self._begin():
             return
         parts = urlsplit(self.path)
@@ -312,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.02)
         if "Authorization" in self.headers:
             api.shown.append((self.path, self.headers["Authorization"]))
-        if peer := cast("ssl.SSLSocket", self.connection).getpeercert():
+        if peer := self._peer.getpeercert():
             api.presented.append((self.path, str(peer["serialNumber"])))
         if urlsplit(self.path).path in api.public:
             self._answer(200, api.public[urlsplit(self.path).path])
@@ -325,7 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _username(self) -> str:
         if self.headers.get("Authorization") == f"Bearer {TOKEN}":
             return "system:bootstrap:abcdef"
-        peer = cast("ssl.SSLSocket", self.connection).getpeercert()
+        peer = self._peer.getpeercert()
         subject = cast("tuple[tuple[tuple[str, str], ...], ...]", (peer or {}).get("subject", ()))
         return next((value for part in subject for name, value in part if name == "commonName"), "")
 

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
+from lying_servers import Ca
 
-from nodeattest_authenticator.cluster.discover import configured_cluster
-from nodeattest_authenticator.config.settings import (
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.formats.client_go import EXEC_API_VERSION, MAX_CA_PEM, Cluster
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
+from nodeattest_authenticator.refresh import configured_cluster
+from nodeattest_authenticator.settings import (
     MAX_PREVIOUS_CLUSTERS,
     MAX_SERVERS,
     Discovery,
@@ -24,14 +27,11 @@ from nodeattest_authenticator.config.settings import (
     parse_discovery,
     settings_to_json,
 )
-from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.kubeconfig import EXEC_API_VERSION, MAX_CA_PEM, Cluster
-from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node.client import Found
 from nodeattest_parsing.endpoint import Endpoint
 
-AUTHORITY = Authority()
+AUTHORITY = Ca()
 CA = AUTHORITY.pem.decode()
 GOOD: dict[str, Any] = {
     "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
@@ -175,15 +175,10 @@ def test_the_largest_ca_bundle_fits_into_the_variable_in_which_kubelet_hands_it_
 
 
 def test_a_cluster_that_publishes_more_cas_than_kubelet_can_hand_over_is_refused() -> None:
-    most = MAX_CA_PEM // len(CA)
-
-    def configured(number: int) -> Cluster:
-        info = ClusterInfo(server="https://10.0.0.1:6443", ca_certificates=(AUTHORITY.certificate,) * number)
-        return configured_cluster(Found(info=info, asked=""))
-
-    assert configured(most).ca_pem == most * CA.encode()
+    certificates = (AUTHORITY.certificate,) * (MAX_CA_PEM // len(CA) + 1)
+    info = ClusterInfo(server="https://10.0.0.1:6443", ca_certificates=certificates)
     with pytest.raises(AgentError, match="the cluster's CAs: expected at most 92160 bytes"):
-        configured(most + 1)
+        configured_cluster(Found(info=info, asked=""))
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])

@@ -1,4 +1,4 @@
-"""What a cold join with a TPM costs, in counts: modules, files, connections, threads, processes."""
+"""What calls cost, in counts: the modules of each path; a cold join's files, connections, threads and processes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 from agent_cluster import FakeApi
-from agent_machine import COMMAND
-from test_join import Joiner
+from agent_machine import COMMAND, Joiner, Machine
 from test_tpm_join import Controller
 
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-pytestmark = pytest.mark.swtpm
-
-MAX_OWN_MODULES = 81
+MAX_OWN_MODULES = 74
+MAX_CREDENTIAL_MODULES = 57
 MAX_STANDARD_MODULES = 130
 """126 in Python 3.11, of which http.client needs 8."""
 NEVER = frozenset(
@@ -32,16 +30,63 @@ NEVER = frozenset(
         "logging",
         "lzma",
         "multiprocessing",
+        "nodeattest_discovery.clusterinfo",  # for those who discover
+        "nodeattest_discovery.node.client",
+        "nodeattest_providers.tpm.boot_state",  # the node sends its log unread
         "pathlib",
         "pyasn1",
         "shutil",
         "subprocess",
         "tempfile",
-        "tpm2_pytss",
+        "tpm2_pytss",  # docs/decisions.md
         "urllib.request",
         "yaml",
     }
 )
+PEOPLE = frozenset({"argparse", "nodeattest_authenticator.commands", "nodeattest_authenticator.kubelet_serving"})
+"""For commands that people type."""
+
+
+def modules(program: str, machine: Machine | None = None) -> set[str]:
+    """Run a program and return the modules that it loaded."""
+    command = [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules, sep='\\n', file=sys.stderr)"]
+    environment = machine.environment(machine.info()) if machine else None
+    return set(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr.split())
+
+
+def ours(loaded: set[str]) -> set[str]:
+    return {name for name in loaded if name.startswith("nodeattest_")}
+
+
+def test_the_warm_path_imports_itself_and_nothing_that_a_bare_interpreter_has_not(machine: Machine) -> None:
+    assert machine.run().returncode == 0
+    bare = modules("import os, sys, time", machine)
+    warm = modules(
+        "import os, sys, time\n"
+        "from nodeattest_authenticator.exec_plugin.fast_path import run\n"
+        f"sys.argv = ['x', *{machine.arguments()[1:]!r}]\n"
+        "assert run(sys.argv) == 0",
+        machine,
+    )
+    assert warm - bare == {
+        "nodeattest_authenticator",
+        "nodeattest_authenticator.exec_plugin",
+        "nodeattest_authenticator.exec_plugin.fast_path",
+        "nodeattest_authenticator.state",
+        "nodeattest_authenticator.state.cache_files",
+    }
+
+
+def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() -> None:
+    loaded = modules(
+        "import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.records\n"
+        "from nodeattest_authenticator.exec_plugin import handle, background_renewal"
+    )
+    assert "cryptography" in loaded
+    assert not loaded & (NEVER | PEOPLE)
+    assert len(ours(loaded)) <= MAX_CREDENTIAL_MODULES
+
+
 OBSERVED = """
 import sys
 import os
@@ -73,12 +118,14 @@ class Joined:
     modules: set[str]
     report: Counter[tuple[str, str]]
 
+    def of(self, kind: str) -> Counter[str]:
+        return Counter({what: count for (found, what), count in self.report.items() if found == kind})
+
 
 @pytest.fixture
-def joined(tmp_path: Path, api: FakeApi) -> Joined:
+def joined(tmp_path: Path, api: FakeApi, joiner: Joiner) -> Joined:
     with SoftwareTpm.create(tmp_path / "tpms", name="node") as tpm:
         api.on_create = Controller(api, tpm.endorsement_fingerprint())
-        joiner = Joiner(tmp_path, api)
         report = tmp_path / "report"
         words = ["join", *joiner.words(provider="tpm"), "--tcti", tpm.tcti]
         observed = [sys.executable, "-IB", "-X", "importtime", "-c", OBSERVED, str(report), str(COMMAND), *words]
@@ -92,19 +139,19 @@ def joined(tmp_path: Path, api: FakeApi) -> Joined:
     )
 
 
+@pytest.mark.swtpm
 def test_a_cold_join_loads_these_many_modules_and_none_that_only_others_need(joined: Joined) -> None:
     assert "nodeattest_providers.tpm.node.device" in joined.modules
     assert joined.modules & NEVER == set()
-    ours = {name for name in joined.modules if name.startswith("nodeattest_")}
+    assert len(ours(joined.modules)) <= MAX_OWN_MODULES
     standard = {name for name in joined.modules if name.partition(".")[0] in sys.stdlib_module_names}
-    assert len(ours) <= MAX_OWN_MODULES
     assert len(standard) <= MAX_STANDARD_MODULES
 
 
-def test_a_cold_join_starts_nothing_and_writes_only_these_files(joined: Joined) -> None:
-    assert [what for kind, what in joined.report if kind == "start"] == []
-    written = Counter({what: count for (kind, what), count in joined.report.items() if kind == "write"})
-    assert written == {
+@pytest.mark.swtpm
+def test_a_cold_join_starts_nothing_and_waits_for_few_files_and_connections(joined: Joined) -> None:
+    assert not joined.of("start")
+    assert joined.of("write") == {
         "lock": 3,  # for the inputs, the certificate, and kubelet's files
         "device.lock": 1,
         "config.json.new": 1,
@@ -113,11 +160,8 @@ def test_a_cold_join_starts_nothing_and_writes_only_these_files(joined: Joined) 
         "credential.new": 1,
         "kubelet.conf.new": 1,
     }
-
-
-def test_a_cold_join_waits_for_the_disk_for_these_files_and_their_directories_alone(joined: Joined) -> None:
-    """A draft is none of them: kill -9 leaves what was written, and after a power cut a new request is made."""
-    assert Counter({what: count for (kind, what), count in joined.report.items() if kind == "sync"}) == {
+    # No draft: kill -9 leaves what was written, and after a power cut a new request is made.
+    assert joined.of("sync") == {
         "config.json.new": 1,
         "host": 1,  # of config.json
         "bootstrap-token.new": 1,
@@ -126,8 +170,5 @@ def test_a_cold_join_waits_for_the_disk_for_these_files_and_their_directories_al
         "kubelet.conf.new": 1,
         "etc": 1,
     }
-
-
-def test_a_cold_join_connects_to_the_tpm_and_to_the_api_server_once_a_request_that_is_watched(joined: Joined) -> None:
-    connections = [count for (kind, _), count in joined.report.items() if kind == "connect"]
-    assert sorted(connections) == [1, 2]
+    # To the TPM once, and to the API server once more for each request that is watched.
+    assert sorted(joined.of("connect").values()) == [1, 2]

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import pytest
+from agent_cluster import challenge_then_sign
 from agent_machine import COMMAND, NODE, Machine
 from needs import kubernetes_program
 from polling import eventually
-from test_credential import challenge_then_sign
 
-from nodeattest_authenticator.config.settings import load
-from nodeattest_authenticator.formats import kubeconfig
+from nodeattest_authenticator.formats import client_go
 
 pytestmark = pytest.mark.conformance
 
@@ -56,9 +55,8 @@ def client(machine: Machine) -> Generator[ClientGo]:
     """A client with a kubeconfig as ``join`` writes it; the plugin runs at its first request."""
     machine.api.readable[PATH] = {"kind": "Node"}
     path, log = machine.folder / "kubelet.conf", machine.folder / "client.log"
-    cluster = load(str(machine.config), hostname="host").cluster
     places = {"config": str(machine.config), "cache_dir": str(machine.cache)}
-    path.write_bytes(kubeconfig.render(cluster, command=str(COMMAND), **places))
+    path.write_bytes(client_go.render_kubeconfig(machine.settings.cluster, command=str(COMMAND), **places))
     command = [kubernetes_program("oracle-execcredential"), path]
     pipe = subprocess.PIPE
     with log.open("wb") as errors, subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as run:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from agent_cluster import Authority, FakeApi
-from discovered_cluster import Discoverer, give_kubelet_configuration, publish
+from agent_machine import Discoverer, give_kubelet_configuration
+from lying_servers import Ca
 
-from nodeattest_authenticator.cluster import kubelet_config
+from nodeattest_authenticator import kubelet_config
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state import kubelet_files
 from nodeattest_authenticator.state.kubelet_files import MARK
@@ -52,15 +52,13 @@ staticPodPath: /etc/kubernetes/manifests
 
 
 @pytest.fixture
-def joiner(tmp_path: Path, api: FakeApi) -> Discoverer:
-    publish(api)
-    give_kubelet_configuration(api, TEXT)
-    joiner = Discoverer(tmp_path, api)
-    joiner.options |= {
-        "--kubelet-config": str(joiner.folder / "kubelet/config.yaml"),
-        "--kubelet-ca-file": str(joiner.folder / "pki/ca.crt"),
+def joiner(discoverer: Discoverer) -> Discoverer:
+    give_kubelet_configuration(discoverer.api, TEXT)
+    discoverer.options |= {
+        "--kubelet-config": str(discoverer.folder / "kubelet/config.yaml"),
+        "--kubelet-ca-file": str(discoverer.folder / "pki/ca.crt"),
     }
-    return joiner
+    return discoverer
 
 
 def written(joiner: Discoverer) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def test_kubelet_gets_the_clusters_configuration_with_what_attestation_needs(joi
 
 
 def test_with_our_serving_certificate_kubelet_asks_for_none(joiner: Discoverer) -> None:
-    joiner.challenged()
+    joiner.attests()
     done = joiner.join("--serving-ip-address", "10.0.0.7")
     assert done.returncode == 0, done.stderr
     document = written(joiner)
@@ -100,38 +98,36 @@ def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("document", "says"),
     [
-        ("", "one YAML mapping"),
-        ("- a\n", "one YAML mapping"),
-        ("kind: KubeletConfiguration\n", "got KubeletConfiguration of None"),
-        ("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeProxyConfiguration\n", "got KubeProxyConfiguration of"),
-        ("apiVersion: v1\nkind: KubeletConfiguration\n", "got KubeletConfiguration of v1"),
-        (HEAD + "maxPods: 0x10\n", "readers read differently"),
-        (HEAD + "kind: KubeletConfiguration\n", "a duplicate key"),
-        (HEAD + "a: &x b\nc: *x\n", "an anchor"),
-        (HEAD + "---\n" + HEAD, "more documents"),
-        (HEAD + "authentication: anonymous\n", "authentication to be a mapping"),
-        (HEAD + "authentication: {x509: [a]}\n", "x509 to be a mapping"),
+        *((document, "key kubelet with text in it") for document in ({}, {"data": None}, {"data": {"kubelet": 1}})),
+        *(
+            ({"data": {"kubelet": text}}, says)
+            for text, says in (
+                ("", "one YAML mapping"),
+                ("- a\n", "one YAML mapping"),
+                ("kind: KubeletConfiguration\n", "got KubeletConfiguration of None"),
+                (HEAD.replace("Kubelet", "KubeProxy"), "got KubeProxyConfiguration of"),
+                ("apiVersion: v1\nkind: KubeletConfiguration\n", "got KubeletConfiguration of v1"),
+                (HEAD + "maxPods: 0x10\n", "readers read differently"),
+                (HEAD + "---\n" + HEAD, "more documents"),
+                (HEAD + "authentication: anonymous\n", "authentication to be a mapping"),
+                (HEAD + "authentication: {x509: [a]}\n", "x509 to be a mapping"),
+            )
+        ),
     ],
 )
-def test_what_is_no_kubelet_configuration_that_all_read_alike_is_refused(text: str, says: str) -> None:
+def test_what_is_no_kubelet_configuration_that_all_read_alike_is_refused(document: Any, says: str) -> None:
     with pytest.raises(AgentError) as caught:
-        kubelet_config.adjust(kubelet_config.parse({"data": {"kubelet": text}}), ca_file="/ca.crt")
+        kubelet_config.render(kubelet_config.parse(document), ca_file="/ca.crt")
     assert caught.value.reason == "KubeletConfigurationRefused"
     assert says in caught.value.message
-
-
-@pytest.mark.parametrize("document", [{}, {"data": None}, {"data": {"kubelet": 1}}, {"data": {"kubeadm": TEXT}}])
-def test_a_config_map_without_it_is_refused(document: Any) -> None:
-    with pytest.raises(AgentError, match="key kubelet with text in it"):
-        kubelet_config.parse(document)
 
 
 @pytest.mark.parametrize("text", ["0.9", "1.0e+3"])
 def test_a_plain_fraction_is_written_as_the_same_number(text: str) -> None:
     document = kubelet_config.parse({"data": {"kubelet": f"{TEXT}memoryThrottlingFactor: {text}\n"}})
-    assert json.loads(kubelet_config.render(document))["memoryThrottlingFactor"] == float(text)
+    assert json.loads(kubelet_config.render(document, ca_file="/ca.crt"))["memoryThrottlingFactor"] == float(text)
 
 
 @pytest.mark.parametrize("name", ["pki/ca.crt", "kubelet/config.yaml"])
@@ -162,7 +158,7 @@ def test_a_ca_file_of_somebody_else_with_the_clusters_cas_is_kept(joiner: Discov
 @pytest.mark.parametrize("before", [b"  ", b"\xef\xbb\xbf"])
 def test_a_ca_file_in_which_kubelet_finds_no_certificate_is_refused(tmp_path: Path, before: bytes) -> None:
     """Go's encoding/pem takes a BEGIN line at the left margin only."""
-    file, ca_pem = tmp_path / "ca.crt", Authority("a").pem
+    file, ca_pem = tmp_path / "ca.crt", Ca("a").pem
     for content, has_cas in ((ca_pem, True), (before + ca_pem, False), (ca_pem + before + ca_pem, False)):
         file.write_bytes(content)
         assert kubelet_files.has_cas(str(file), ca_pem) is has_cas

@@ -65,12 +65,14 @@ class Controller:
     def parse(self, name: str) -> NodeRequest:
         item = self.api.objects[name]
         csr, evidence = self.api.envelope(name)
+        found = split_signer(item["spec"]["signerName"])
+        assert found is not None
         return NodeRequest(
             name=name,
             uid=item["metadata"]["uid"],
             created=datetime.fromisoformat(item["metadata"]["creationTimestamp"]),
             signer_name=SignerName(item["spec"]["signerName"]),
-            purpose=purpose_of(item["spec"]["signerName"]),
+            purpose=found[1],
             username=item["spec"]["username"],
             groups=frozenset({"system:bootstrappers"}),
             expiration_seconds=None,
@@ -80,66 +82,59 @@ class Controller:
         )
 
 
-def purpose_of(signer_name: str) -> Purpose:
-    found = split_signer(signer_name)
-    assert found is not None
-    return found[1]
-
-
 @pytest.fixture(scope="module")
 def tpm(tmp_path_factory: pytest.TempPathFactory) -> Generator[SoftwareTpm]:
     with SoftwareTpm.create(tmp_path_factory.mktemp("tpm"), name="node-0") as running:
         yield running
 
 
-def with_tpm(machine: Machine, tcti: str, **changes: object) -> Machine:
-    return machine.prepare(provider={"name": "tpm", "settings": {"tcti": tcti}}, **changes)
+@pytest.fixture
+def attested(machine: Machine, tpm: SoftwareTpm) -> Machine:
+    machine.api.on_create = Controller(machine.api, tpm.endorsement_fingerprint())
+    return with_tpm(machine, tpm)
 
 
-def test_a_node_with_a_registered_tpm_joins(machine: Machine, tpm: SoftwareTpm) -> None:
-    with_tpm(machine, tpm.tcti)
-    shown = json.loads(machine.run("evidence").stdout)
-    machine.api.on_create = Controller(machine.api, shown["endorsementFingerprint"])
-    done = machine.run()
+def with_tpm(machine: Machine, tpm: SoftwareTpm, **changes: object) -> Machine:
+    return machine.prepare(provider={"name": "tpm", "settings": {"tcti": tpm.tcti}}, **changes)
+
+
+def test_a_node_with_a_registered_tpm_joins(attested: Machine, tpm: SoftwareTpm) -> None:
+    assert json.loads(attested.run("evidence").stdout)["endorsementFingerprint"] == tpm.endorsement_fingerprint()
+    done = attested.run()
     assert done.returncode == 0, done.stderr
-    assert len(machine.api.requests) == 4
-    assert machine.run().stdout == done.stdout
+    assert len(attested.api.requests) == 4
+    assert attested.run().stdout == done.stdout
 
 
 def test_the_serving_certificate_is_got_by_the_same_tpm_while_the_clients_is_got_too(
-    machine: Machine, tpm: SoftwareTpm
+    attested: Machine, tpm: SoftwareTpm
 ) -> None:
     # This TPM takes one connection at a time, as /dev/tpm0 does.
-    with_tpm(machine, tpm.tcti, serving={"ipAddresses": ["10.0.0.7"]}, timeoutSeconds=60)
-    machine.api.on_create = Controller(machine.api, tpm.endorsement_fingerprint())
-    assert machine.run().returncode == 0
-    serving = machine.start("serving")
-    eventually(machine.cache.joinpath("serving.draft").exists)
-    machine.cache.joinpath("credential").unlink()
-    client = machine.run()
+    with_tpm(attested, tpm, serving={"ipAddresses": ["10.0.0.7"]})
+    assert attested.run().returncode == 0
+    serving = attested.start("serving")
+    eventually(attested.cache.joinpath("serving.draft").exists)
+    attested.cache.joinpath("credential").unlink()
+    client = attested.run()
     assert client.returncode == 0, client.stderr
     assert all(": waiting until " in line for line in serving.communicate(timeout=120)[1].splitlines())
     assert serving.returncode == 0
-    signers = {item["spec"]["signerName"].rsplit("/")[1] for item in machine.api.objects.values()}
+    signers = {item["spec"]["signerName"].rsplit("/")[1] for item in attested.api.objects.values()}
     assert signers == {"kube-apiserver-client-kubelet-tpm", "kubelet-serving-tpm"}
 
 
 def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tpm: SoftwareTpm) -> None:
     machine.config.unlink()
-    done = machine.run("evidence", "--provider", "tpm", "--tcti", tpm.tcti)
-    assert json.loads(done.stdout) == {
-        "provider": "tpm",
-        "endorsementFingerprint": tpm.endorsement_fingerprint(),
-    }
+    done = machine.do("evidence", "--provider", "tpm", "--tcti", tpm.tcti)
+    fingerprint = tpm.endorsement_fingerprint()
+    assert json.loads(done.stdout) == {"provider": "tpm", "endorsementFingerprint": fingerprint}
 
 
-def test_a_tpm_that_hangs_ends_the_call_soon_after_its_deadline(machine: Machine, tpm: SoftwareTpm) -> None:
-    with_tpm(machine, tpm.tcti)
-    machine.prepare(provider={"name": "tpm", "settings": {"tcti": tpm.tcti}}, timeoutSeconds=1)
-    pid = tpm.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+def test_a_tpm_that_hangs_ends_the_call_soon_after_its_deadline(attested: Machine, tpm: SoftwareTpm) -> None:
+    with_tpm(attested, tpm, timeoutSeconds=1)
+    assert tpm.pid is not None
+    os.kill(tpm.pid, signal.SIGSTOP)
     try:
-        assert machine.run().returncode == 1
+        assert attested.run().returncode == 1
     finally:
-        os.kill(pid, signal.SIGCONT)
+        os.kill(tpm.pid, signal.SIGCONT)

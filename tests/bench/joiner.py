@@ -26,7 +26,7 @@ from nodeattest_authenticator import certificate
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials, manifest
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.kubeconfig import Cluster
+from nodeattest_authenticator.formats.client_go import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 from attested_fleet import Tool
 
-from nodeattest_authenticator.cluster.discover import ByToken
-from nodeattest_authenticator.commands import cluster_source
+from nodeattest_authenticator.commands import flags
 from nodeattest_discovery.token import generate
 from nodeattest_parsing.objects import moment
 from nodeattest_sandbox.control_plane import kubeadm
@@ -87,9 +86,9 @@ def test_the_agents_join_command_pins_and_is_what_the_agent_reads(tool: Tool) ->
         made,
     )
     parser = argparse.ArgumentParser()
-    cluster_source.describe(parser)
-    way, token = cluster_source.parse(parser.parse_args(made.split()[2:-2]))
-    assert isinstance(way, ByToken)
+    flags.describe_cluster(parser)
+    way, token = flags.parse_cluster(parser.parse_args(made.split()[2:-2]))
+    assert isinstance(way, flags.ByToken)
     assert way.pins
     assert token is not None
     assert token.reveal() in made

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -30,6 +28,7 @@ from nodeattest_discovery.node.client import Environment
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_sandbox.pki import usage as usage_of_key
 
 CLUSTER_INFO = f"{clusterinfo.PATH}?timeout=10s"
 LOOPBACK = x509.IPAddress(ip_address("127.0.0.1"))
@@ -81,6 +80,10 @@ class Ca:
             not_valid_before=now + timedelta(seconds=starts),
             not_valid_after=now + timedelta(seconds=lasts),
         ).add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        builder = builder.add_extension(usage_of_key(signing=is_ca), critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         if usage is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names:
@@ -115,6 +118,24 @@ class Ca:
         """Make a server's key and certificate, in PEM."""
         held = [*map(x509.DNSName, names), *(x509.IPAddress(ip_address(one)) for one in addresses)]
         return self.certified("kube-apiserver", *held, starts=starts, lasts=lasts)
+
+    def client(
+        self,
+        key: CertificateIssuerPublicKeyTypes,
+        node: str,
+        *,
+        organization: str = "system:nodes",
+        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
+        **changes: Any,
+    ) -> bytes:
+        """Certify a node's key, as a client unless told otherwise."""
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+                x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
+            ]
+        )
+        return self.certify(subject, key, usage=usage, **changes).public_bytes(Encoding.PEM)
 
     def kubelets(self, node: str = "worker-1") -> bytes:
         """Make what the signer kubernetes.io/kubelet-serving gives a node."""
@@ -158,20 +179,21 @@ def script(*replies: Reply) -> Says:
     return lambda number: replies[min(number, len(replies) - 1)]
 
 
-class LyingServer:
-    """One server on loopback, for the length of a block."""
+class LoopbackServer:
+    """A TLS server on loopback, for the length of a block; its handlers find it as ``server.owner``."""
 
-    def __init__(self, certificate: bytes, says: Says | Reply, *, host: str = "127.0.0.1") -> None:
-        """``says`` may be set later: many answers name the server's own port."""
-        self.says = says
-        self.seen: list[Seen] = []
-        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "server.pem")
-            file.write_bytes(certificate)
-            context.load_cert_chain(file)
-        self._server = _Server(host, self, context)
+    def __init__(self, handler: type[BaseHTTPRequestHandler], certificate: bytes, *, host: str = "127.0.0.1") -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.present(certificate)
+        self._server = _Server(host, handler, self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    def present(self, certificate: bytes) -> None:
+        """Serve with this key and certificate from now on."""
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(certificate)
+            file.flush()
+            self.context.load_cert_chain(file.name)
 
     @property
     def port(self) -> int:
@@ -185,6 +207,55 @@ class LyingServer:
     def url(self) -> str:
         return f"https://{self.endpoint}"
 
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, host: str, handler: type[BaseHTTPRequestHandler], owner: LoopbackServer) -> None:
+        self.owner = owner
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), handler)
+        self.socket = owner.context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep still: a client that does not like a certificate goes away."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Speaks HTTP/1.1 and logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+
+    @property
+    def owner(self) -> LoopbackServer:
+        assert isinstance(self.server, _Server)
+        return self.server.owner
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep still."""
+
+
+class LyingServer(LoopbackServer):
+    """A server that says what it is told."""
+
+    def __init__(self, certificate: bytes, says: Says | Reply, *, host: str = "127.0.0.1") -> None:
+        """``says`` may be set later: many answers name the server's own port."""
+        self.says = says
+        self.seen: list[Seen] = []
+        super().__init__(_LyingHandler, certificate, host=host)
+
     @property
     def paths(self) -> list[str]:
         return [seen.path for seen in self.seen]
@@ -194,44 +265,16 @@ class LyingServer:
         """Every header that it ever saw."""
         return {name for seen in self.seen for name in seen.names}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
     def reply(self, seen: Seen) -> Reply:
         self.seen.append(seen)
         return self.says if isinstance(self.says, Reply) else self.says(len(self.seen) - 1)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, host: str, told: LyingServer, context: ssl.SSLContext) -> None:
-        self.told = told
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, 0), _Handler)
-        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Keep still: a client that does not like a certificate goes away."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 20
-
+class _LyingHandler(Handler):
     def do_GET(self) -> None:
-        assert isinstance(self.server, _Server)
+        assert isinstance(self.owner, LyingServer)
         headers = tuple((name.lower(), value) for name, value in self.headers.items())
-        reply = self.server.told.reply(Seen(self.path, headers))
+        reply = self.owner.reply(Seen(self.path, headers))
         if reply.raw is not None:
             self.wfile.write(reply.raw)
             self.close_connection = True
@@ -243,16 +286,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        if not reply.slowly:
-            self.wfile.write(reply.body)
-            return
-        for byte in reply.body:
+        for part in [bytes([byte]) for byte in reply.body] if reply.slowly else [reply.body]:
             time.sleep(reply.slowly)  # a server that drips
-            self.wfile.write(bytes([byte]))
-            self.wfile.flush()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep still."""
+            self.wfile.write(part)
 
 
 def config_map(data: Mapping[str, str], **changes: object) -> Reply:
@@ -290,15 +326,14 @@ class VirtualTime:
     def sleep(self, seconds: float) -> None:
         self.moment += seconds
 
-    def environment(self, limit: float = 300.0, public_roots: bytes | None = None) -> Environment:
-        return Environment(
-            clock=Clock(
-                now=lambda: time.time() + self.ahead,
-                monotonic=lambda: self.moment,
-                sleep=self.sleep,
-                on_wait=lambda _, what, __: self.told.append(what),
-            ),
-            log=self.told.append,
-            limit=limit,
-            public_roots=public_roots,
+    @property
+    def clock(self) -> Clock:
+        return Clock(
+            now=lambda: time.time() + self.ahead,
+            monotonic=lambda: self.moment,
+            sleep=self.sleep,
+            on_wait=lambda _, what, __: self.told.append(what),
         )
+
+    def environment(self, limit: float = 300.0, public_roots: bytes | None = None) -> Environment:
+        return Environment(clock=self.clock, log=self.told.append, limit=limit, public_roots=public_roots)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from core_kit import CA, pem
 
-from nodeattest_authenticator.config import settings as agent
+from nodeattest_authenticator import settings as agent
 from tools import configuration_reference, reference
 
 TREE: Final = Path(__file__).parents[2]

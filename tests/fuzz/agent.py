@@ -13,21 +13,20 @@ from typing import Any, Final
 import yaml
 
 from fuzz.target import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of, require, target, text_of
-from nodeattest_authenticator import certificate
+from nodeattest_authenticator import certificate, kubelet_config, settings
 from nodeattest_authenticator.api_client import parse_csr_object
-from nodeattest_authenticator.cluster import kubelet_config
-from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
-from nodeattest_authenticator.config import settings
-from nodeattest_authenticator.config.settings import Discovery, parse_discovery
-from nodeattest_authenticator.enrollment import bootstrap_token
+from nodeattest_authenticator.commands.flags import ByToken
+from nodeattest_authenticator.context import AgentContext, ignore_message
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.exec_plugin import fast_path
-from nodeattest_authenticator.formats import exec_credential, kubeconfig
+from nodeattest_authenticator.formats import client_go
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
-from nodeattest_authenticator.state import cache_files, credential_cache, failure_backoff
-from nodeattest_authenticator.state.records import PENDING_REQUEST_FILE, PendingRequestFile
+from nodeattest_authenticator.settings import Discovery, parse_discovery
+from nodeattest_authenticator.state import cache_files, credential_cache
+from nodeattest_authenticator.state.records import PENDING_REQUEST_FILE, PendingRequestFile, parse_token
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_providers.identifiers import NodeName
 
 _IDENTITY: Final = b"1.2.3.4"
@@ -47,7 +46,7 @@ def _storage() -> Storage:
 def _settings(read: settings.Settings, _data: bytes) -> None:
     again = settings.parse(settings.settings_to_json(read), hostname="another")
     require(again == read, "what is written is read again")
-    kubeconfig.render(read.cluster, command="/c", config="/f", cache_dir="/d")
+    client_go.render_kubeconfig(read.cluster, command="/c", config="/f", cache_dir="/d")
 
 
 @cache
@@ -59,9 +58,9 @@ def _configuration() -> settings.Settings:
     return settings.parse(document % (settings.API_VERSION.encode(), settings.KIND.encode(), ca), hostname="node-0")
 
 
-def _exec_info(data: bytes) -> exec_credential.ExecInfo:
-    info = exec_credential.parse(data)
-    exec_credential.check_cluster(info, _configuration().cluster, ())
+def _exec_info(data: bytes) -> client_go.ExecInfo:
+    info = client_go.parse_exec_info(data)
+    client_go.check_cluster(info, _configuration().cluster, ())
     return info
 
 
@@ -103,20 +102,28 @@ def _failure(data: bytes, _data: bytes) -> bool:
     storage.remove(cache_files.CREDENTIAL_FILE)
     storage.write(cache_files.FAILURE_FILE, data, durable=False)
     fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
-    read = failure_backoff.load(storage, _IDENTITY)
-    failure = AgentError("APIUnavailable", "no answer", remedy="wait", kind=FailureKind.TEMPORARY)
-    after = failure_backoff.remember(
-        storage, _IDENTITY, failure, valid_for=None, now=NOW.timestamp(), random=lambda: 0.5
+    context = AgentContext(
+        settings=_configuration(),
+        config="/dev/null",
+        config_fingerprint=_IDENTITY,
+        storage=storage,
+        clock=Clock(now=NOW.timestamp),
+        random=lambda: 0.5,
+        log=ignore_message,
     )
-    require(after.until > NOW.timestamp(), "the next attempt lies ahead")
+    read = context.last_failure()
+    failure = AgentError("APIUnavailable", "no answer", remedy="wait", kind=FailureKind.TEMPORARY)
+    context.remember_failure(failure, None)
+    after = context.last_failure()
+    require(after is not None and after.until > NOW.timestamp(), "the next attempt lies ahead")
     return read is not None
 
 
 target("agent-csr-object", lambda data: parse_csr_object(parse_config_object(data)), refusals=_FIELDS, max_len=8192)(
     lambda _csr, _data: True
 )
-target("agent-bootstrap-token", bootstrap_token.parse, refusals=_AGENT, max_len=64)(lambda token, _: bool(token))
-target("agent-kubeconfig", kubeconfig.is_ours)(lambda is_ours, _: is_ours)
+target("agent-bootstrap-token", parse_token, refusals=_AGENT, max_len=64)(lambda token, _: bool(token))
+target("agent-kubeconfig", client_go.is_ours)(lambda is_ours, _: is_ours)
 
 
 def _validated(data: bytes, ca_pem: bytes) -> tuple[bytes, int, int]:
@@ -151,15 +158,14 @@ target("agent-authorities", _authorities, refusals=_AGENT)(
 def _kubelet_configuration(data: bytes) -> tuple[Any, Any]:
     """Read a configuration as it is in a ConfigMap, and write what kubelet gets."""
     read = kubelet_config.parse({"data": {"kubelet": text_of(data)}})
-    return read, kubelet_config.adjust(read, ca_file="/ca.crt")
+    return read, kubelet_config.render(read, ca_file="/ca.crt")
 
 
 @target("agent-kubelet-configuration", _kubelet_configuration, refusals=_AGENT, max_len=2048)
 def _adjusted(found: tuple[Any, Any], data: bytes) -> None:
-    read, made = found
+    read, written = found
     require(read == yaml.safe_load(text_of(data)), "PyYAML reads the same")
-    written = kubelet_config.render(made)
-    require(json.loads(written) == made, "JSON is written")
+    made = json.loads(written)
     require(yaml.safe_load(written) == made, "YAML readers read what JSON readers read")
     require(made["rotateCertificates"] is False and made["serverTLSBootstrap"] is True, "the agent renews")
     untouched = {"authentication", "rotateCertificates", "serverTLSBootstrap"}

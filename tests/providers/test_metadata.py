@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from nodeattest_authenticator.commands.evidence import fingerprint
+from nodeattest_authenticator.commands.report import fingerprint
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.metadata_service import LIMIT, MetadataService

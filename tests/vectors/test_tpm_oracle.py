@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from agent_cluster import Authority, FakeApi
+from agent_cluster import FakeApi
 from agent_machine import Machine
+from lying_servers import Ca
 from needs import kubernetes_program
 from recorded import FOLDER, Json, Recorded
 
@@ -78,7 +79,7 @@ def test_a_recorded_join_proves_the_same_to_both(name: str) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Generator[Machine]:
-    with FakeApi(tmp_path, Authority()) as api:
+    with FakeApi(Ca()) as api:
         yield Machine(tmp_path, api)
 
 

@@ -8,17 +8,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.commands import join_flags
-from nodeattest_authenticator.commands.cli_args import (
-    command_clock,
-    describe_provider_settings,
-    provider_settings,
-)
-from nodeattest_authenticator.config import settings
+from nodeattest_authenticator import console, settings, watchdog
+from nodeattest_authenticator.commands import flags, join_flags
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
-from nodeattest_discovery.node.clock import random_unit
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
@@ -65,27 +59,26 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser with help of fixed width: argparse would import ``shutil`` for each flag."""
-
-    def _get_formatter(self) -> argparse.HelpFormatter:
-        return argparse.HelpFormatter(self.prog, width=_COLUMNS)
+def _help(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of fixed width: argparse would import ``shutil`` for each flag."""
+    return argparse.HelpFormatter(prog, width=_COLUMNS)
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser."""
-    top = _Parser(
+    top = argparse.ArgumentParser(
         prog="kubelet-authenticator",
         description="Gets and renews this node's kubelet certificates by attesting the machine.",
+        formatter_class=_help,
     )
     top.add_argument("--version", action="store_true", help="show version, commit and supported evidence")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    places = _Parser(add_help=False)
+    places = argparse.ArgumentParser(add_help=False, formatter_class=_help)
     places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
     places.add_argument("--cache-dir", default=DEFAULT_CACHE_DIR, metavar="DIR", help="state, 0700 (%(default)s)")
 
     def command(name: str, said: str, **more: Any) -> argparse.ArgumentParser:  # noqa: ANN401 - argparse's own
-        return commands.add_parser(name, parents=[places], help=said, **more)
+        return commands.add_parser(name, parents=[places], help=said, formatter_class=_help, **more)
 
     command("credential", "answer kubelet (client-go exec plugin); the default")
     join = "join a cluster: get the first certificate, write the kubeconfig"
@@ -104,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="one JSON object")
     evidence = command("evidence", "show the evidence and the EK fingerprint to register", description=_EVIDENCE)
     evidence.add_argument("--provider", help="show only the fingerprint of this provider's key; needs no configuration")
-    describe_provider_settings(evidence)
+    flags.describe_provider_settings(evidence)
     return top
 
 
@@ -127,7 +120,7 @@ def _adopt(options: argparse.Namespace) -> int:
 
 
 def _refresh(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.cluster import refresh
+    from nodeattest_authenticator import refresh
 
     context, limit = _agent(options), max(1, options.timeout)
     with context.storage, watchdog.running(2 * limit):  # for the lock, and for the work
@@ -156,45 +149,38 @@ def _serve(context: AgentContext) -> int:
 def _agent(options: argparse.Namespace) -> AgentContext:
     from nodeattest_authenticator.context import AgentContext
 
-    return AgentContext.open(
-        options.config,
-        options.cache_dir,
-        hostname=os.uname().nodename,
-        clock=command_clock(),
-        random=random_unit,
-        log=console.log,
-        create=False,
-    )
+    hostname, clock = os.uname().nodename, console.reporting(Clock())
+    return AgentContext.open(options.config, options.cache_dir, hostname=hostname, clock=clock, create=False)
 
 
 def _status(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.commands import status
+    from nodeattest_authenticator.commands import report
 
     context = _agent(options)
     with context.storage:
-        document = status.status(context)
+        document = report.status(context)
     if options.json:
         console.document(json.dumps(document, indent=2))
     else:
-        console.show(*status.to_lines(document))
+        console.show(*report.to_lines(document))
     return 1 if document["state"] == "none" else 0
 
 
 def _evidence(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.commands import evidence
+    from nodeattest_authenticator.commands import report
     from nodeattest_authenticator.enrollment import issue
 
     if options.provider is not None:
-        chosen = provider_settings(options)
+        chosen = flags.provider_settings(options)
         with (
             watchdog.running(settings.DEFAULT_TIMEOUT),
             issue.attestor_of(options.provider, chosen) as attestor,
         ):
-            document: JsonObject = {"provider": options.provider} | evidence.fingerprint(attestor)
+            document: JsonObject = {"provider": options.provider} | report.fingerprint(attestor)
     else:
         loaded = settings.load(options.config, hostname=os.uname().nodename)
         with watchdog.running(loaded.timeout_seconds):
-            document = evidence.evidence(loaded)
+            document = report.evidence(loaded)
     console.document(json.dumps(document, indent=2))
     return 0
 

@@ -7,24 +7,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Final, cast
 
-from nodeattest_authenticator import console, watchdog
+from nodeattest_authenticator import console, settings, watchdog
 from nodeattest_authenticator.api_client import FIRST_BOOT, retry_until
-from nodeattest_authenticator.cluster.discover import ClusterSource, StaticCluster
-from nodeattest_authenticator.commands import cluster_source
-from nodeattest_authenticator.commands.cli_args import (
-    absolute,
-    command_clock,
-    describe_provider_settings,
-    program_path,
-    provider_settings,
-    read,
-    wrong,
-)
-from nodeattest_authenticator.config import settings
-from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.commands import flags
+from nodeattest_authenticator.commands.flags import ClusterSource, StaticCluster, provider_settings, wrong
 from nodeattest_authenticator.errors import said
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_discovery.node.clock import Deadline, random_unit
+from nodeattest_authenticator.settings import Settings
+from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -74,7 +64,7 @@ _NOT_KNOWN_YET: Final[JsonObject] = {
 
 def describe(join: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    cluster_source.describe(join)
+    flags.describe_cluster(join)
     join.add_argument(
         "--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as in kubelet)"
     )
@@ -117,7 +107,7 @@ def describe_proof(command: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--provider-id-command", metavar="COMMAND", help="a command that prints the provider ID; run without a shell"
     )
-    describe_provider_settings(command)
+    flags.describe_provider_settings(command)
     command.add_argument(
         "--expiration-seconds", type=int, metavar="N", help="requested lifetime of the certificate (the signer decides)"
     )
@@ -145,34 +135,35 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
     retry_for = _retry_seconds(options)
     if options.kubeadm_config is None:
-        way, token = cluster_source.parse(options)
+        way, token = flags.parse_cluster(options)
     else:
         joining = _by_kubeadm(options)
         if joining is None:
             console.show(f"{options.kubeadm_config} is for kubeadm init, which creates the first node: nothing to join")
             return False
         way, token = joining.way, joining.token
+    ca_file = options.kubelet_ca_file or (options.kubelet_config and _DEFAULT_CA_FILE)
     made = JoinOptions(
         settings=_settings(options, way),
         way=way,
         token=token,
-        config=absolute(options.config),
-        cache_dir=absolute(options.cache_dir),
-        kubeconfig=absolute(options.kubeconfig),
-        command=program_path(program),
-        kubelet_ca_file=_optional_path(options.kubelet_ca_file or (options.kubelet_config and _DEFAULT_CA_FILE)),
-        kubelet_config=_optional_path(options.kubelet_config),
+        config=os.path.abspath(options.config),
+        cache_dir=os.path.abspath(options.cache_dir),
+        kubeconfig=os.path.abspath(options.kubeconfig),
+        command=flags.program_path(program),
+        kubelet_ca_file=os.path.abspath(ca_file) if ca_file else None,
+        kubelet_config=os.path.abspath(options.kubelet_config) if options.kubelet_config else None,
         replace_kubelet_files=options.replace_kubelet_files,
         replace_kubeconfig=options.replace_kubeconfig,
         renew=options.renew,
     )
     _warn_of_readable_token(options)
-    clock = command_clock()
+    clock = console.reporting(Clock())
 
     def attempt() -> CacheEntry:
         discovery = 0 if isinstance(way, StaticCluster) else way.limit
         with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # lock, certificate, kubelet's files
-            return join(made, clock=clock, random=random_unit, log=console.log)
+            return join(made, clock)
 
     credential = retry_until(attempt, Deadline.after(clock, retry_for), random=random_unit)
     until = f"the certificate is valid until {console.moment(credential.credential.not_after)}"
@@ -186,10 +177,10 @@ def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
     """Parse kubeadm's configuration, and set the flags that it stands for. None if it is for kubeadm init."""
     from nodeattest_authenticator.commands import kubeadm_config
 
-    others = cluster_source.typed(options) + (["--node-name"] if options.node_name is not None else [])
+    others = flags.typed_cluster(options) + (["--node-name"] if options.node_name is not None else [])
     if others:
         raise wrong(f"--kubeadm-config and {others[0]} exclude each other")
-    joining = kubeadm_config.load(options.kubeadm_config, limit=cluster_source.limit_of(options))
+    joining = kubeadm_config.load(options.kubeadm_config, limit=flags.limit_of(options))
     if joining is None:
         return None
     options.node_name = joining.node_name
@@ -220,15 +211,11 @@ def _warn_of_readable_token(options: argparse.Namespace) -> None:
         console.log(f"{path} is readable by other users: chmod 0600 {path}, and delete it when the node has joined")
 
 
-def _optional_path(path: str | None) -> str | None:
-    return absolute(path) if path else None
-
-
 def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
     more: JsonObject = {"nodeName": options.node_name, "serving": _serving_section(options)}
     if not isinstance(way, StaticCluster):
         return settings_of(options, _NOT_KNOWN_YET | more)
-    ca_pem = read(way.ca_file).decode("utf-8", "replace")
+    ca_pem = flags.read(way.ca_file).decode("utf-8", "replace")
     cluster: JsonObject = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
     return settings_of(options, cluster | more)
 
@@ -247,8 +234,8 @@ def settings_of(options: argparse.Namespace, more: JsonObject) -> Settings:
     try:
         return settings.parse(json.dumps(document | more).encode(), hostname=os.uname().nodename)
     except FieldsError as error:
-        flags = {field: flag for field, flag in _FLAGS.items() if hasattr(options, flag[2:].replace("-", "_"))}
-        flag = next((flag for field, flag in flags.items() if str(error).startswith(field)), None)
+        known = {field: flag for field, flag in _FLAGS.items() if hasattr(options, flag[2:].replace("-", "_"))}
+        flag = next((flag for field, flag in known.items() if str(error).startswith(field)), None)
         raise wrong(f"{flag}: {error}" if flag else str(error)) from None
 
 
@@ -265,7 +252,7 @@ def _provider_id_source(options: argparse.Namespace) -> JsonValue:
     if options.provider_id is not None:
         return {"value": options.provider_id}
     if options.provider_id_file is not None:
-        return {"file": absolute(options.provider_id_file)}
+        return {"file": os.path.abspath(options.provider_id_file)}
     if options.provider_id_command is not None:
         import shlex
 

@@ -13,11 +13,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.cluster.discover import ByFile, ByToken, ClusterSource
-from nodeattest_authenticator.commands.cluster_source import host_and_port, pins_of
-from nodeattest_authenticator.config.settings import read_protected
-from nodeattest_authenticator.enrollment import bootstrap_token
+from nodeattest_authenticator.commands.flags import ByFile, ByToken, ClusterSource, host_and_port, pins_of
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
+from nodeattest_authenticator.settings import read_protected
+from nodeattest_authenticator.state.records import parse_token
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.strict_yaml import Scalars
@@ -196,7 +195,7 @@ def _arguments(registration: JsonObject) -> dict[str, str]:
 
 def _token(section: JsonObject, name: str) -> BootstrapToken | None:
     text = _text(section, name)
-    return bootstrap_token.parse(text.encode("utf-8", "replace"), source=f"{name}: ") if text else None
+    return parse_token(text.encode("utf-8", "replace"), source=f"{name}: ") if text else None
 
 
 def _needed(section: JsonObject, name: str, where: str) -> str:

@@ -49,7 +49,7 @@ from nodeattest_providers.node_interface import Attestor, Binding, Evidence, Pub
 from nodeattest_providers.pkcs10 import build_csr
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.settings import SubjectNames
+    from nodeattest_authenticator.settings import SubjectNames
 
 
 USAGES: Final = ("digital signature", "client auth")

@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials, UnreachableError, select_server
-from nodeattest_authenticator.config.settings import Settings, invalid
 from nodeattest_authenticator.context import AgentContext
-from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
+from nodeattest_authenticator.enrollment import provider_id
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
-from nodeattest_authenticator.state import credential_cache, failure_backoff
+from nodeattest_authenticator.settings import Settings, invalid
+from nodeattest_authenticator.state import credential_cache
+from nodeattest_authenticator.state.cache_files import FAILURE_FILE
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.records import (
     PROVIDER_ID_FILE,
     PendingRequestFile,
     load_provider_id,
+    read_token,
     save_provider_id,
 )
 from nodeattest_authenticator.state.storage import exclusive
@@ -52,7 +54,7 @@ from nodeattest_providers.node_interface import (
 )
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.settings import SubjectNames
+    from nodeattest_authenticator.settings import SubjectNames
 
 
 _DEVICE_LOCK: Final = "device.lock"
@@ -95,7 +97,7 @@ def issue_and_store(
             pins = certificate.ca_pins(context.settings.ca_pem)
             save_provider_id(context.storage, issued.assigned, pins)
         credential_cache.save(context.storage, made)
-        failure_backoff.forget(context.storage)
+        context.storage.remove(FAILURE_FILE)
         store.discard()
     except OSError as error:
         # The pending request stays, so that the next attempt gets the same certificate.
@@ -135,7 +137,7 @@ def by_certificate(settings: Settings, current: CachedCredential) -> Credentials
 
 
 def _by_token(context: AgentContext) -> Credentials:
-    token = bootstrap_token.read(context.settings, context.storage)
+    token = read_token(context.settings, context.storage)
     return Credentials(username=token.username, token=token.reveal())
 
 

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
+from nodeattest_authenticator.settings import ProviderIdSource
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import JsonValue, ParseError
 from nodeattest_providers.errors import Denied, Reason, Unavailable

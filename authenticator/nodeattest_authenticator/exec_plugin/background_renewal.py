@@ -17,7 +17,6 @@ from nodeattest_authenticator import watchdog
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import issue_and_store
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.storage import exclusive_if_free
 from nodeattest_discovery.node.clock import Deadline
@@ -36,8 +35,8 @@ _DESCRIPTORS: Final = 1024
 def spawn(context: AgentContext, credential: CachedCredential) -> float:
     """Start a renewal unless a failure's pause lasts. Return when the client should ask again (epoch seconds)."""
     now = context.clock.now()
-    last = failure_backoff.load(context.storage, context.config_fingerprint)
-    if last is not None and now < last.until <= now + failure_backoff.MAX_BACKOFF:
+    last = context.backing_off()
+    if last is not None:
         ask_again = last.until + _SOON / 2 * context.random()
     else:
         _detach(context, lambda: run(context, guard=watchdog.start))
@@ -89,7 +88,7 @@ def _refreshed(context: AgentContext) -> AgentContext:
 def _refresh(context: AgentContext) -> None:
     try:
         watchdog.start(_REFRESH_LIMIT)
-        from nodeattest_authenticator.cluster.refresh import run_locked
+        from nodeattest_authenticator.refresh import run_locked
 
         said = run_locked(context, limit=_REFRESH_LIMIT)
         if said != "nothing changed":

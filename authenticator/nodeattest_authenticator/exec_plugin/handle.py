@@ -9,20 +9,18 @@ import os
 import sys
 from dataclasses import replace
 
-from nodeattest_authenticator import console, watchdog
+from nodeattest_authenticator import watchdog
 from nodeattest_authenticator.context import AgentContext, ignore_message
 from nodeattest_authenticator.exec_plugin import fast_path
-from nodeattest_authenticator.formats import exec_credential
+from nodeattest_authenticator.formats import client_go
 from nodeattest_authenticator.state.storage import exclusive, exclusive_if_free
-from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
+from nodeattest_discovery.node.clock import Clock, Deadline
 
 
 def run(cache_dir: str, config: str) -> None:
     """Write the ExecCredential to standard output. Raises ``AgentError``."""
     hostname = os.uname().nodename
-    context = AgentContext.open(
-        config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, log=console.log
-    )
+    context = AgentContext.open(config, cache_dir, hostname=hostname, clock=Clock())
     with context.storage, watchdog.running(context.settings.timeout_seconds):
         answer = credential(context, os.environb.get(b"KUBERNETES_EXEC_INFO"))
     sys.stdout.buffer.write(answer)
@@ -30,8 +28,8 @@ def run(cache_dir: str, config: str) -> None:
 
 def credential(context: AgentContext, info: bytes | None) -> bytes:
     """Return the ExecCredential for one call. Raises ``AgentError``."""
-    call = exec_credential.parse(info)
-    exec_credential.check_cluster(call, context.settings.cluster, context.settings.previous_clusters)
+    call = client_go.parse_exec_info(info)
+    client_go.check_cluster(call, context.settings.cluster, context.settings.previous_clusters)
     raw = info or b""
     found = context.load_valid_credential()
     if found is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nodeattest_authenticator.formats import exec_credential
-from nodeattest_authenticator.state.cache_files import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
+from nodeattest_authenticator.formats import client_go
+from nodeattest_authenticator.state.cache_files import CREDENTIAL_FILE, MAGIC, parse_header
 from nodeattest_authenticator.state.storage import Storage
 
 MAX_RESPONSES: Final = 4
@@ -30,13 +30,9 @@ class CachedCredential:
     """When renewal starts. Equals ``not_after`` if the certificate cannot be renewed."""
     not_after: int
 
-    def is_valid(self, now: float) -> bool:
-        """Return whether the certificate is valid at ``now``."""
-        return is_time_valid(self.not_before, self.not_after, now)
-
     def answer(self, *, expires_at: float | None = None) -> bytes:
         """Render the ExecCredential. client-go keeps it until ``expires_at``, by default until the renewal time."""
-        return exec_credential.render(
+        return client_go.render_credential(
             expires_at=self.renew_at if expires_at is None else expires_at,
             certificate_pem=self.certificate_pem,
             key_pem=self.key_pem,

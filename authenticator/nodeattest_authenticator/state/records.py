@@ -1,4 +1,4 @@
-"""JSON records in the cache directory: the pending request, and the provider ID that the controller assigned.
+"""Records in the cache directory: the bootstrap token, the pending request, and the provider ID that was assigned.
 
 An agent that was killed or lost a reply submits the same bytes under the same name again and continues with its own
 object. With a new key the issued certificate would be lost. An assigned provider ID counts only in the cluster that
@@ -14,10 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_authenticator.errors import AgentError, AgentReason
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
-from nodeattest_authenticator.state.cache_files import UnsafeFileError
+from nodeattest_authenticator.settings import TOKEN_FILE, Settings
+from nodeattest_authenticator.state.cache_files import UnsafeFileError, read_private
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery import token
+from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ProviderID, provider_id
 from nodeattest_providers.node_interface import HIGHEST, JsonObject
@@ -139,3 +142,29 @@ def load_provider_id(storage: Storage, ca_pins: Sequence[str]) -> ProviderID | N
 def save_provider_id(storage: Storage, assigned: ProviderID, ca_pins: Sequence[str]) -> None:
     """Store an assigned ID. Call it before the certificate is stored. Raises OSError. The caller holds the lock."""
     storage.write(PROVIDER_ID_FILE, json.dumps({"providerID": assigned, "caPins": [*ca_pins]}).encode())
+
+
+def parse_token(data: bytes, *, source: str = "") -> BootstrapToken:
+    """Parse one token, with white space around it. ``source`` is the prefix of messages. Raises ``AgentError``."""
+    try:
+        return token.parse(data.decode("ascii", "replace").strip())
+    except Denied as denied:
+        said = f"{source}expected a bootstrap token of the form {denied.expected}, got {denied.got}"
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID, said, remedy=denied.remedy, kind=FailureKind.USAGE
+        ) from None
+
+
+def read_token(settings: Settings, storage: Storage) -> BootstrapToken:
+    """Read the token from its file. Raises ``AgentError`` if it does not exist or if other users can read it."""
+    path = settings.token_file or f"{storage.path}/{TOKEN_FILE}"
+    try:
+        data = read_private(None, path) if settings.token_file else read_private(storage.directory, TOKEN_FILE)
+    except (OSError, UnsafeFileError) as error:
+        said = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise AgentError(
+            AgentReason.TOKEN_MISSING,
+            f"the node has no valid certificate, and its bootstrap token cannot be read: {said}",
+            remedy="run kubelet-authenticator join with a fresh token (--token-file)",
+        ) from None
+    return parse_token(data)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.api_client import probe
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
-from nodeattest_authenticator.cluster.discover import configured_cluster
-from nodeattest_authenticator.config.settings import Discovery, Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
-from nodeattest_authenticator.formats import exec_credential, kubeconfig
-from nodeattest_authenticator.formats.kubeconfig import Cluster
+from nodeattest_authenticator.formats import client_go
+from nodeattest_authenticator.formats.client_go import MAX_CA_PEM, Cluster
+from nodeattest_authenticator.settings import Discovery, Settings, settings_to_json
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.cache_files import UnsafeFileError, fingerprint_of_config
 from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery.node.clock import Deadline
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
@@ -89,6 +89,20 @@ def _updated_cluster(settings: Settings, section: Discovery, found: Found) -> Cl
     if section.pin_server:
         return replace(settings.cluster, ca_pem=new.ca_pem)
     return new
+
+
+def configured_cluster(found: Found) -> Cluster:
+    """Return the cluster that discovery verified. Raises ``AgentError``."""
+    try:
+        endpoint = Endpoint.parse(found.info.server)
+    except ValueError as error:
+        said = f"cluster-info: expected the API server's URL: {error}"
+        raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
+    ca_pem = found.info.ca_pem
+    if len(ca_pem) > MAX_CA_PEM:
+        said = f"the cluster's CAs: expected at most {MAX_CA_PEM} bytes in PEM, got {len(ca_pem)}"
+        raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="publish those of this cluster alone")
+    return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=ca_pem)
 
 
 def _check_answers(context: AgentContext, new: Cluster) -> None:
@@ -160,7 +174,7 @@ def _kubeconfig(context: AgentContext, path: str) -> bool:
     old = kubelet_files.read(path)
     if old is None:
         return False  # join has not finished
-    new = kubeconfig.with_cluster(old, context.settings.cluster)
+    new = client_go.with_cluster(old, context.settings.cluster)
     if new is None:
         context.log(f"{path} was not written by kubelet-authenticator and is left unchanged")
         return False
@@ -169,7 +183,7 @@ def _kubeconfig(context: AgentContext, path: str) -> bool:
 
 def _is_for(info: bytes, settings: Settings) -> bool:
     try:
-        exec_credential.check_cluster(exec_credential.parse(info), settings.cluster, settings.previous_clusters)
+        client_go.check_cluster(client_go.parse_exec_info(info), settings.cluster, settings.previous_clusters)
     except AgentError:
         return False
     return True

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
-from nodeattest_authenticator.formats.kubeconfig import Cluster, parse_cluster, parse_url
+from nodeattest_authenticator.formats.client_go import Cluster, parse_cluster, parse_url
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied

@@ -78,25 +78,21 @@ def parse(config_map: JsonObject) -> JsonObject:
     return document
 
 
-def adjust(document: JsonObject, *, ca_file: str, serving_file: str | None = None) -> JsonObject:
-    """Set the fields that attestation needs. ``serving_file``: kubelet's serving certificate if the agent keeps it.
+def render(document: JsonObject, *, ca_file: str, serving_file: str | None = None) -> bytes:
+    """Set the fields that attestation needs, and serialize as JSON, which every YAML parser reads alike.
 
-    ``rotateCertificates`` is off because the agent renews. ``serverTLSBootstrap`` is on unless the agent also gets the
-    serving certificate.
+    ``serving_file``: kubelet's serving certificate if the agent keeps it; else ``serverTLSBootstrap`` is on.
+    ``rotateCertificates`` is off because the agent renews.
     """
-    made = dict(document)
-    x509 = {**_section(_section(made, "authentication"), "x509"), "clientCAFile": ca_file}
-    made["authentication"] = {**_section(made, "authentication"), "x509": x509}
-    made["rotateCertificates"] = False
-    made["serverTLSBootstrap"] = serving_file is None
+    x509 = {**_section(_section(document, "authentication"), "x509"), "clientCAFile": ca_file}
+    adjusted = document | {
+        "authentication": {**_section(document, "authentication"), "x509": x509},
+        "rotateCertificates": False,
+        "serverTLSBootstrap": serving_file is None,
+    }
     if serving_file is not None:
-        made |= {"tlsCertFile": serving_file, "tlsPrivateKeyFile": serving_file}
-    return made
-
-
-def render(document: JsonObject) -> bytes:
-    """Serialize as JSON, which every YAML parser reads alike."""
-    return json.dumps(document, indent=2).encode() + b"\n"
+        adjusted |= {"tlsCertFile": serving_file, "tlsPrivateKeyFile": serving_file}
+    return json.dumps(adjusted, indent=2).encode() + b"\n"
 
 
 def _section(document: JsonObject, name: str) -> JsonObject:

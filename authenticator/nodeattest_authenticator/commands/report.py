@@ -1,26 +1,27 @@
-"""Shows the node's certificates and last failures."""
+"""Shows the node's certificates and last failures, and the evidence that this machine would send.
+
+The PKCS#10 request of the evidence is over a key that is discarded, so nobody can use the output to join.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from dataclasses import replace
 
-from nodeattest_authenticator.certificate import ca_pins, subject
+from nodeattest_authenticator import kubelet_serving
+from nodeattest_authenticator.certificate import ca_pins, select_ca_pin, subject
 from nodeattest_authenticator.console import moment
-from nodeattest_authenticator.context import AgentContext
-from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.kubelet_serving import (
-    FAILURE_FILE,
-    FILE,
-    ServingEnrollment,
-    identity_of,
-    stored,
-    wanted_names,
-)
-from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.failure_backoff import FailureRecord
+from nodeattest_authenticator.context import AgentContext, FailureRecord
+from nodeattest_authenticator.enrollment import provider_id
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, new_pending_request
+from nodeattest_authenticator.enrollment.issue import attestor_of
+from nodeattest_authenticator.errors import AgentError, attestation_unavailable
+from nodeattest_authenticator.settings import Settings
 from nodeattest_authenticator.state.records import load_provider_id
-from nodeattest_providers.node_interface import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.identifiers import evidence_block
+from nodeattest_providers.node_interface import Attestor, Binding, JsonObject, JsonValue
 
 
 def status(context: AgentContext) -> JsonObject:
@@ -60,7 +61,7 @@ def status(context: AgentContext) -> JsonObject:
         "certificate": certificate,
         "serving": _serving(quiet),
         "notes": notes,
-        "lastFailure": _last_failure(failure_backoff.load(context.storage, context.config_fingerprint)),
+        "lastFailure": _last_failure(context.last_failure()),
     }
 
 
@@ -80,19 +81,20 @@ def to_lines(document: JsonObject) -> list[str]:
 
 def _serving(context: AgentContext) -> JsonObject | None:
     """Return the serving certificate's status. None if there is no certificate and none is configured."""
-    found: ServingEnrollment | None = None
+    found: kubelet_serving.ServingEnrollment | None = None
     try:
-        found = stored(context)
+        found = kubelet_serving.stored(context)
     except AgentError as failure:
         context.log(failure.message)
     if found is None and context.settings.serving is None:
         return None
     names, last = found.names if found else None, None
     with contextlib.suppress(AgentError):  # use the names of the certificate
-        names = wanted_names(context.settings)
+        names = kubelet_serving.wanted_names(context.settings)
     if names is not None:
-        last = failure_backoff.load(context.storage, identity_of(context, names), name=FAILURE_FILE)
-    document: JsonObject = {"state": "none", "file": f"{context.storage.path}/{FILE}"}
+        identified = replace(context, config_fingerprint=kubelet_serving.identity_of(context, names))
+        last = identified.last_failure(name=kubelet_serving.FAILURE_FILE)
+    document: JsonObject = {"state": "none", "file": f"{context.storage.path}/{kubelet_serving.FILE}"}
     if found is not None:
         due = context.clock.now() >= found.credential.renew_at
         document |= {
@@ -114,3 +116,48 @@ def _last_failure(last: FailureRecord | None) -> JsonObject | None:
 
 def _shown(value: JsonValue) -> str:
     return "-" if value is None else str(value)
+
+
+def evidence(settings: Settings) -> JsonObject:
+    """Return the evidence of a first request. Raises ``AgentError``."""
+    with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        spec = CertificateSpec(
+            node_name=settings.node_name,
+            provider_id=provider_id.resolve(settings.provider_id, attestor),  # None: the controller tells it
+            signer=settings.signer,
+            ca_pem=settings.ca_pem,
+            pin=select_ca_pin(settings.ca_pem),
+        )
+        pending = new_pending_request(spec, version=attestor.versions[0])
+        try:
+            block = evidence_block(attestor.provider, attestor.versions[0])
+            made = attestor.attest(Binding(block, spec.pin, spec.signer, hashlib.sha256(pending.csr_der).digest()))
+        except (Denied, Unavailable) as error:
+            raise attestation_unavailable(error) from None
+        document: JsonObject = {
+            "node": spec.node_name,
+            "providerID": spec.provider_id,
+            "signer": spec.signer,
+            "clusterPin": spec.pin,
+            "provider": made.block,
+            "data": made.data,
+        }
+        return fingerprint(attestor) | document
+
+
+def fingerprint(attestor: Attestor) -> JsonObject:
+    """Return the endorsement key's fingerprint and the provider ID, as far as the provider knows them.
+
+    Raises ``AgentError``.
+    """
+    found: JsonObject = {}
+    try:
+        for part in provider_id.parts_of(attestor):
+            if "endorsementFingerprint" not in found and (key := part.endorsement_fingerprint()) is not None:
+                found["endorsementFingerprint"] = key
+        for part in provider_id.parts_of(attestor):
+            if "providerID" not in found and (machine := part.provider_id()) is not None:
+                found["providerID"] = machine
+    except (Denied, Unavailable) as error:
+        raise attestation_unavailable(error) from None
+    return found

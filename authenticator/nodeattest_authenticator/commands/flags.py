@@ -1,4 +1,4 @@
-"""The flags of ``join`` that name the cluster and the bootstrap token.
+"""Flags: provider settings, files, and those of ``join`` that name the cluster and the bootstrap token.
 
 Source: kubeadm join. Unlike in kubeadm, pins beside the unsafe flag and two sources of a token are errors.
 """
@@ -6,18 +6,122 @@ Source: kubeadm join. Unlike in kubeadm, pins beside the unsafe flag and two sou
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from nodeattest_authenticator.cluster.discover import DEFAULT_LIMIT, ByFile, ByToken, ClusterSource, StaticCluster
-from nodeattest_authenticator.commands.cli_args import read, wrong
-from nodeattest_authenticator.enrollment import bootstrap_token
-from nodeattest_authenticator.errors import FailureKind, refusal
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
+from nodeattest_authenticator.state.records import parse_token
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from nodeattest_discovery.pins import CaPin
+
+
+DEFAULT_LIMIT: Final = 300
+"""Seconds for a discovery (kubeadm's DiscoveryTimeout)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticCluster:
+    """Server and CAs from the command line."""
+
+    server: str
+    ca_file: str
+    tls_server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByToken:
+    """Discovery by a bootstrap token: its signature proves cluster-info, and pins prove the CA."""
+
+    servers: tuple[str, ...]
+    """``host:port``."""
+    token: BootstrapToken
+    pins: frozenset[CaPin] | None
+    """None if the user chose to skip CA verification."""
+    front: str | None = None
+    limit: int = DEFAULT_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByFile:
+    """Discovery by a kubeconfig from a trusted source."""
+
+    source: str
+    allow_credentials: bool = False
+    limit: int = DEFAULT_LIMIT
+
+
+ClusterSource = StaticCluster | ByToken | ByFile
+
+
+def describe_provider_settings(command: argparse.ArgumentParser) -> None:
+    """Add the flags of a provider's settings."""
+    command.add_argument("--tcti", metavar="TCTI", help="how to reach the TPM, e.g. device:/dev/tpmrm0")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a provider setting (JSON, or a plain string); tpm.tcti is the setting tcti of the part tpm",
+    )
+
+
+def provider_settings(options: argparse.Namespace) -> JsonObject:
+    """Return a provider's settings. Raises ``AgentError``."""
+    made: JsonObject = {}
+    for word in cast("list[str]", options.set):
+        setting = parse_setting(word)
+        if setting is None:
+            raise wrong("--set: expected KEY=VALUE")
+        _put(made, setting[0].split("."), setting[1])
+    if options.tcti is not None:
+        _put(made, ["tpm", "tcti"] if options.provider == "composite" else ["tcti"], options.tcti)
+    return made
+
+
+def _put(settings: JsonObject, path: list[str], value: JsonValue) -> None:
+    *parts, last = path
+    for part in parts:
+        inner = settings.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise wrong(f"--set {'.'.join(path)}: {part} has a value of its own")
+        settings = inner
+    settings[last] = value
+
+
+def read(path: str) -> bytes:
+    """Read a file, or standard input for ``-``. Raises ``AgentError``."""
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise wrong(f"{path}: {error.strerror}") from None
+
+
+def program_path(program: str) -> str:
+    """Return the absolute path of this program, for a kubeconfig. Raises ``AgentError``."""
+    if "/" in program and os.access(program, os.F_OK | os.X_OK):
+        return os.path.abspath(program)
+    import shutil
+
+    found = shutil.which(program)
+    if found is None:
+        raise wrong(f"{program} is not on PATH, so kubelet cannot run it")
+    return os.path.abspath(found)
+
+
+def wrong(message: str) -> AgentError:
+    """Return the error for an invalid command line."""
+    return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy="see --help", kind=FailureKind.USAGE)
 
 
 _LONGEST_LIMIT: Final = 3600
@@ -33,7 +137,7 @@ _BY_FILE: Final = ("--discovery-file", "--discovery-file-allow-credentials")
 _TOKENS: Final = ("--token-file", "--token")
 
 
-def describe(join: argparse.ArgumentParser) -> None:
+def describe_cluster(join: argparse.ArgumentParser) -> None:
     """Add the flags."""
     join.add_argument("endpoint", nargs="*", metavar="HOST:PORT", help="as --discovery-server, as kubeadm has it")
     given = join.add_argument_group("the cluster, given")
@@ -66,7 +170,7 @@ def describe(join: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | None]:
+def parse_cluster(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | None]:
     """Return the cluster and the token for the first certificate. Raises ``AgentError``.
 
     The token is None if the discovery file may hold one, or if the node renews with its certificate.
@@ -90,7 +194,7 @@ def parse(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | 
     return way, token
 
 
-def typed(options: argparse.Namespace) -> list[str]:
+def typed_cluster(options: argparse.Namespace) -> list[str]:
     """Return the flags for cluster and token that are set."""
     return _endpoints(options) + _typed(options, (*_GIVEN, *_BY_TOKEN, *_BY_FILE, *_TOKENS))
 
@@ -201,5 +305,5 @@ def _token(options: argparse.Namespace) -> BootstrapToken | None:
     if path == options.discovery_file == _STDIN:
         raise wrong("--token-file and --discovery-file cannot both read standard input")
     if path is not None:
-        return bootstrap_token.parse(read(path))
-    return bootstrap_token.parse(text.encode("utf-8", "replace"), source="--token: ") if text is not None else None
+        return parse_token(read(path))
+    return parse_token(text.encode("utf-8", "replace"), source="--token: ") if text is not None else None

@@ -1,1 +1,0 @@
-"""The agent's configuration file as frozen values."""
