@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import ssl
@@ -20,7 +21,7 @@ from polling import eventually
 from runtime_stub import RuntimeStub
 from world import NAMESPACE, Agent, Controller, World
 
-from nodeattest_authenticator.cluster import kubelet_config
+from nodeattest_authenticator import kubelet_config
 from nodeattest_providers.node_interface import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.child_process import free_ports
@@ -62,9 +63,9 @@ def certificate(agent: Agent) -> x509.Certificate:
 
 
 @contextmanager
-def kubelet(program: Path, folder: Path, configuration: JsonObject, *flags: str) -> Generator[None]:
+def kubelet(program: Path, folder: Path, configuration: bytes, *flags: str) -> Generator[None]:
     """Run a kubelet that has no containers, and no folder of this machine."""
-    folder.joinpath("kubelet.json").write_bytes(kubelet_config.render(configuration))
+    folder.joinpath("kubelet.json").write_bytes(configuration)
     runtime = folder / "runtime.sock"
     command = [*ELSEWHERE, *kubelet_command(program, folder / "kubelet.json", folder / "kubelet", runtime), *flags]
     with (
@@ -105,7 +106,7 @@ def test_a_real_kubelet_serves_the_one_file_by_the_configuration_that_join_write
     pair, (port,) = tmp_path / "serving.pem", free_ports(1)
     shutil.copy(file(agent), pair)
     kept = kubelet_config.parse({"data": {"kubelet": yaml.safe_dump({**KUBELET_SETTINGS, "port": port})}})
-    configuration = kubelet_config.adjust(kept, ca_file=str(world.workload.ca_certificate), serving_file=str(pair))
+    configuration = kubelet_config.render(kept, ca_file=str(world.workload.ca_certificate), serving_file=str(pair))
     with kubelet(program, tmp_path, configuration):
         found = eventually(lambda: shown(world, port, "serving-3"), seconds=40, what="kubelet's answer")
     assert found == certificate(agent)
@@ -129,7 +130,7 @@ def test_a_real_kubelet_serves_what_it_asked_for_itself(world: World, control_pl
     configuration: JsonObject = {**KUBELET_SETTINGS, **own}
     with (
         controller_manager(world.workload, kubernetes_folder(), ["csrsigning"]),
-        kubelet(kubernetes_program("kubelet"), tmp_path, configuration, *flags),
+        kubelet(kubernetes_program("kubelet"), tmp_path, json.dumps(configuration).encode(), *flags),
     ):
         node = eventually(lambda: registered(world, name), seconds=60, what="the Node with its addresses")
         # As an infrastructure provider and Cluster API report them.
