@@ -87,7 +87,7 @@ def test_the_agents_join_command_pins_and_is_what_the_agent_reads(tool: Tool) ->
     )
     parser = argparse.ArgumentParser()
     flags.describe_cluster(parser)
-    way, token = flags.parse_cluster(parser.parse_args(made.split()[2:-2]))
+    way, token = flags.read_cluster(parser.parse_args(made.split()[2:-2]))
     assert isinstance(way, flags.ByToken)
     assert way.pins
     assert token is not None

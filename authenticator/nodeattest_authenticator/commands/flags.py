@@ -170,7 +170,7 @@ def describe_cluster(join: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_cluster(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | None]:
+def read_cluster(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | None]:
     """Return the cluster and the token for the first certificate. Raises ``AgentError``.
 
     The token is None if the discovery file may hold one, or if the node renews with its certificate.

@@ -135,7 +135,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
     retry_for = _retry_seconds(options)
     if options.kubeadm_config is None:
-        way, token = flags.parse_cluster(options)
+        way, token = flags.read_cluster(options)
     else:
         joining = _by_kubeadm(options)
         if joining is None:

@@ -29,7 +29,7 @@ from nodeattest_authenticator.state.records import (
     PROVIDER_ID_FILE,
     PendingRequestFile,
     load_provider_id,
-    read_token,
+    load_token,
     save_provider_id,
 )
 from nodeattest_authenticator.state.storage import exclusive
@@ -137,7 +137,7 @@ def by_certificate(settings: Settings, current: CachedCredential) -> Credentials
 
 
 def _by_token(context: AgentContext) -> Credentials:
-    token = read_token(context.settings, context.storage)
+    token = load_token(context.settings, context.storage)
     return Credentials(username=token.username, token=token.reveal())
 
 

@@ -155,7 +155,7 @@ def parse_token(data: bytes, *, source: str = "") -> BootstrapToken:
         ) from None
 
 
-def read_token(settings: Settings, storage: Storage) -> BootstrapToken:
+def load_token(settings: Settings, storage: Storage) -> BootstrapToken:
     """Read the token from its file. Raises ``AgentError`` if it does not exist or if other users can read it."""
     path = settings.token_file or f"{storage.path}/{TOKEN_FILE}"
     try:
