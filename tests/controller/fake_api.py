@@ -1,9 +1,6 @@
 """An API server in memory that is an ``ApiClient``: objects by path, resourceVersions, patches, lists and watches.
 
-It has what the controller's parts rely on: compare-and-swap by resourceVersion, 404, 409, preconditions of deletes,
-label selectors of equality and of ``in``, watches that start at a list's version. ``fail`` and ``on_call`` let calls
-fail or wait, a process can die around a write, and ``calls`` keeps them all. It knows no schema: an object is what was
-written, and ``/status`` and ``/approval`` write the object itself.
+It knows no schema: an object is what was written, and ``/status`` and ``/approval`` write the object itself.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from nodeattest_kube.answers import WatchEvent, WatchType, parse_json
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import mapping, number, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.writes import merge_patch
 
@@ -73,15 +70,14 @@ class FakeApi(ApiClient):
     # What a test does as somebody else
 
     def put(self, path: str, body: JsonObject) -> JsonObject:
-        """Create or replace an object, whoever has written it before; ``path`` is the object's."""
+        """Create or replace an object, whatever its version."""
         known = self.objects.get(path)
         return self._store(path, body, WatchType.ADDED if known is None else WatchType.MODIFIED)
 
     def remove(self, path: str) -> None:
-        """Delete an object."""
         gone = self.objects.pop(path)
         self._version = next(self._versions)
-        last: JsonObject = {**gone, "metadata": {**_meta(gone), "resourceVersion": str(self._version)}}
+        last: JsonObject = {**gone, "metadata": {**mapping(gone, "metadata"), "resourceVersion": str(self._version)}}
         self._record(path, WatchType.DELETED, last)
 
     def fail(self, method: str, part: str, error: ApiError, times: int = 1) -> None:
@@ -89,22 +85,18 @@ class FakeApi(ApiClient):
         self._faults += [(method, part, error)] * times
 
     def writes(self, part: str = "") -> list[str]:
-        """Return the methods of the writes to paths with a part, in order."""
         return [method for method, path in self.calls if method in {"POST", "PUT", "PATCH"} and part in path]
 
     def events(self, field: str = "reason") -> list[str]:
-        """Return a field of each Event, oldest first."""
         return [text(obj, field) for path, obj in self.objects.items() if "/events/" in path]
 
     def count(self, method: str, part: str = "") -> int:
-        """Count the calls of a method on paths that hold ``part``."""
         return sum(called == method and part in path for called, path in self.calls)
 
     # ApiClient
 
     @property
     def refused_address(self) -> str:
-        """Say what a test says: this client connects to nobody."""
         return self.refuses
 
     def use_resolver(self, resolver: AbstractResolver) -> None:
@@ -257,7 +249,7 @@ class FakeApi(ApiClient):
 
     def _store(self, path: str, body: JsonObject, kind: WatchType) -> JsonObject:
         known, self._version = self.objects.get(path), next(self._versions)
-        meta: JsonObject = dict(_meta(body))
+        meta: JsonObject = {**mapping(body, "metadata")}
         meta.setdefault("name", path.rpartition("/")[2])
         namespace = _namespace(path)
         if namespace:
@@ -265,11 +257,9 @@ class FakeApi(ApiClient):
         uid = text(known or {}, "metadata", "uid") or text(body, "metadata", "uid")
         meta["uid"] = uid or f"uid-{self._version}"
         meta["resourceVersion"] = str(self._version)
-        before = dig(known or {}, "metadata", "generation")
-        generation = before if isinstance(before, int) else 0
-        same = known is not None and known.get("spec") == body.get("spec")
-        meta["generation"] = generation if same else generation + 1
-        stored: JsonObject = {**_as_read(body), "metadata": _as_read(meta)}
+        generation = number(known or {}, "metadata", "generation") or 0
+        meta["generation"] = generation + (known is None or known.get("spec") != body.get("spec"))
+        stored = _as_read({**body, "metadata": meta})
         self.objects[path] = stored
         self._record(path, kind, stored)
         if self.dies_after and self.calls and self.dies_after in self.calls[-1][1]:
@@ -290,13 +280,11 @@ class FakeApi(ApiClient):
 
 
 def _object_path(path: str) -> str:
-    """Return the path under which the object is stored: as its names are, unquoted."""
     head, _, last = unquote(path).rpartition("/")
     return head if last in SUBRESOURCES else f"{head}/{last}"
 
 
 def _is_in(path: str, collection: str) -> bool:
-    """Tell whether an object is in a collection: of its namespace, or of all."""
     head = path.rpartition("/")[0]
     namespace = _namespace(path)
     return head == collection or (bool(namespace) and head.replace(f"/namespaces/{namespace}", "", 1) == collection)
@@ -312,8 +300,7 @@ _TERM = re.compile(r"([\w./-]+)(?:=([^,]*)| in \(([^)]*)\))?(?:,|$)")
 
 
 def _selected(obj: JsonObject, query: Mapping[str, str]) -> bool:
-    labels = dig(obj, "metadata", "labels")
-    known = labels if isinstance(labels, dict) else {}
+    known = mapping(obj, "metadata", "labels")
     for term in _TERM.finditer(query.get("labelSelector", "")):
         name, value, values = term.groups()
         wanted = [value] if value else (values or "").split(",")
@@ -321,11 +308,6 @@ def _selected(obj: JsonObject, query: Mapping[str, str]) -> bool:
             return False
     field, _, value = query.get("fieldSelector", "").partition("=")
     return not field or text(obj, *field.split(".")) == value
-
-
-def _meta(obj: JsonObject) -> JsonObject:
-    found = obj.get("metadata")
-    return found if isinstance(found, dict) else {}
 
 
 def _as_read(value: JsonObject) -> JsonObject:

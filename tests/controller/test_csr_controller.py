@@ -16,13 +16,7 @@ from virtual import advance, now, virtually
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
-from nodeattest_controller.controllers.csr.task import (
-    NODE_BURST,
-    REQUESTER_BURST,
-    REQUESTER_RATE,
-    RateLimited,
-    RequestLimiter,
-)
+from nodeattest_controller.controllers.csr.task import NODE_BURST, REQUESTER_BURST, REQUESTER_RATE, RequestLimiter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -30,6 +24,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
 
 KEY = ClusterKey("fleet/blue")
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -41,9 +36,6 @@ class Scripted(Reconciler):
     def __init__(self) -> None:
         self.results: dict[str, Result | Exception] = {}
         self.seen: list[str] = []
-        self.block = asyncio.Event()
-        self.block.set()
-        self.cancelled: list[str] = []
         self.hung: set[ClusterKey] = set()
         """Clusters whose requests never end."""
         self.ended: list[str] = []
@@ -56,11 +48,6 @@ class Scripted(Reconciler):
         self.seen.append(name)
         if workload.key in self.hung:
             await asyncio.Event().wait()
-        try:
-            await self.block.wait()
-        except asyncio.CancelledError:
-            self.cancelled.append(name)
-            raise
         result = self.results.get(name, Result())
         if isinstance(result, Exception):
             raise result
@@ -68,11 +55,9 @@ class Scripted(Reconciler):
 
 
 def add_request(api: FakeApi, name: str, provider: str = "tpm") -> None:
-    spec = {
-        "signerName": f"cluster.x-k8s.io/kube-apiserver-client-kubelet-{provider}",
-        "username": "system:bootstrap:abcdef",
-    }
-    api.put(f"{CSRS}/{name}", {"metadata": {}, "spec": {**spec, "request": ""}})
+    signer = f"cluster.x-k8s.io/kube-apiserver-client-kubelet-{provider}"
+    spec: JsonObject = {"signerName": signer, "username": "system:bootstrap:abcdef", "request": ""}
+    api.put(f"{CSRS}/{name}", {"metadata": {}, "spec": spec})
 
 
 def controller_of(script: Scripted, metrics: Metrics | None = None, *, workers: int = 2) -> CSRController:
@@ -191,47 +176,27 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
 MAX_WAIT = 900.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def admitted(budgets: RequestLimiter, uid: str, node: str = "node-0") -> bool:
-    return budgets.admit("a token", node, uid, MAX_WAIT) is None
-
-
-def refused(budgets: RequestLimiter, uid: str, node: str = "node-0") -> RateLimited:
+def delay(budgets: RequestLimiter, uid: str, node: str = "node-0") -> float | None:
+    """Return how long a request has to wait: 0.0 where it is admitted, None for longer than it may."""
     limited = budgets.admit("a token", node, uid, MAX_WAIT)
-    assert limited is not None
-    return limited
-
-
-def spend(budgets: RequestLimiter) -> None:
-    """Spend all that a requester may have judged at once."""
-    for number in range(REQUESTER_BURST):
-        assert admitted(budgets, f"u-{number}", f"node-{number}")
+    return 0.0 if limited is None else limited.delay
 
 
 def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() -> None:
-    clock = Clock()
-    budgets = RequestLimiter(clock)
-    spend(budgets)
-    first = refused(budgets, "late", "late")
-    again = [refused(budgets, "late", "late") for _ in range(50)]
-    assert {one.delay for one in again} == {first.delay}
-    assert refused(budgets, "later", "later").delay == pytest.approx(2 / REQUESTER_RATE)
-    clock.now += 1 / REQUESTER_RATE
-    assert admitted(budgets, "late", "late")
-    assert not admitted(budgets, "late", "late")
+    clock = [50.0]
+    budgets = RequestLimiter(lambda: clock[0])
+    for number in range(REQUESTER_BURST):
+        assert delay(budgets, f"u-{number}", f"node-{number}") == 0.0
+    assert [delay(budgets, "late", "late") for _ in range(50)] == [pytest.approx(1 / REQUESTER_RATE)] * 50
+    assert delay(budgets, "later", "later") == pytest.approx(2 / REQUESTER_RATE)
+    clock[0] += 1 / REQUESTER_RATE
+    assert delay(budgets, "late", "late") == 0.0
+    assert delay(budgets, "late", "late") != 0.0
 
 
 def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> None:
-    budgets = RequestLimiter(Clock())
-    passed = sum(admitted(budgets, f"u-{number}") for number in range(5_000))
-    assert passed == NODE_BURST
-    assert refused(budgets, "next").delay is None  # too many have a turn before it
+    budgets = RequestLimiter(lambda: 50.0)
+    assert sum(delay(budgets, f"u-{number}") == 0.0 for number in range(5_000)) == NODE_BURST
+    assert delay(budgets, "next") is None  # too many have a turn before it
     others = range(1, REQUESTER_BURST - NODE_BURST)
-    assert all(admitted(budgets, f"v-{number}", f"node-{number}") for number in others)
+    assert all(delay(budgets, f"v-{number}", f"node-{number}") == 0.0 for number in others)

@@ -19,11 +19,7 @@ from polling import until
 from nodeattest_controller.controllers.csr.machine_checks import own_token
 from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, control_plane_provider
 from nodeattest_controller.model.kubeadm_config import KeptConfig, bound_group, read_config
-from nodeattest_controller.model.machine_view import (
-    ContractReference,
-    MachineView,
-    view_of_machine,
-)
+from nodeattest_controller.model.machine_view import ContractReference, MachineView, view_of_machine
 from nodeattest_controller.model.policy import Policy, TokenBinding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
@@ -40,7 +36,7 @@ GROUP = "bootstrap.cluster.x-k8s.io"
 REF = ContractReference(GROUP, "KubeadmConfig", "node-0", "v1beta1")
 MEMBER = make_member(bootstrap=REF)
 SECRET = "0123456789abcdef"
-REQUIRED, PREFERRED, OFF = TokenBinding.REQUIRED, TokenBinding.PREFERRED, TokenBinding.OFF
+REQUIRED, PREFERRED, OFF = TokenBinding
 
 
 def config(token: JsonValue = f"abcdef.{SECRET}", **parts: JsonValue) -> JsonObject:
@@ -48,8 +44,8 @@ def config(token: JsonValue = f"abcdef.{SECRET}", **parts: JsonValue) -> JsonObj
     return {"metadata": {"name": "node-0"}, "spec": {"joinConfiguration": {"discovery": discovery}}}
 
 
-def named(*ids: str, settled: bool = True, by_file: bool = False) -> KeptConfig:
-    return KeptConfig(ids=frozenset(ids), settled=settled, by_file=by_file)
+def named(*ids: str, settled: bool = True) -> KeptConfig:
+    return KeptConfig(ids=frozenset(ids), settled=settled)
 
 
 def under(binding: TokenBinding) -> Policy:
@@ -176,11 +172,10 @@ class Site(InformerSet):
         self.watches.append(Reflector(self.api, path, on_change=lambda _key, _object: None, transform=keep))
         return self.watches[-1]
 
-    def write(self, name: str, token: str = TOKEN, version: str = "v1beta1") -> MachineView:
+    def write(self, name: str, token: str = TOKEN) -> MachineView:
         """Write a KubeadmConfig; returns the Machine that has it."""
-        spec: JsonObject = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
-        self.api.put(f"{PATH}/{name}", {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "spec": spec})
-        return member_of(name, version)
+        self.api.put(f"{PATH}/{name}", {**config(token), "metadata": {}})
+        return member_of(name)
 
     async def check(self, member: MachineView, asks: str = "abcdef", binding: TokenBinding = REQUIRED) -> None:
         request = make_request(username=f"system:bootstrap:{asks}")
@@ -197,21 +192,19 @@ def member_of(name: str, version: str = "v1beta1") -> MachineView:
     return make_member(namespace="default", uid=f"uid-{name}", bootstrap=reference)
 
 
-@pytest.mark.parametrize("binding", [TokenBinding.REQUIRED, TokenBinding.PREFERRED])
 @pytest.mark.parametrize(
     ("name", "version", "error"),
     [
         ("there", "v1beta1", Forbidden(403, "Forbidden", "no")),
         ("there", "v1beta1", Unreachable("down")),
         ("malformed", "v1beta1", None),
-        ("absent", "v1beta1", None),
         ("absent", "v1beta1/", None),
         ("../../secrets/x", "v1beta1", None),
         ("there", "", NotFound(404, "NotFound", "the group is not served")),
     ],
 )
 async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
-    name: str, version: str, error: ApiError | None, binding: TokenBinding
+    name: str, version: str, error: ApiError | None
 ) -> None:
     site = Site()
     site.write("there")
@@ -219,7 +212,7 @@ async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
     if error is not None:
         site.api.fail("GET", GROUP, error)
     with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE) as unreadable:
-        await site.check(member_of(name, version), binding=binding)
+        await site.check(member_of(name, version), binding=PREFERRED)
     assert "no token at all" not in str(unreadable.value)
 
 
@@ -242,9 +235,8 @@ async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it
             "spec": {"clusterName": "c", "providerID": "sandbox://node-0", "bootstrap": {"dataSecretName": ""}},
         }
     )
-    for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
-        with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE):
-            await site.check(inventory.bootstrap_owner(cluster, machine), binding=binding)
+    with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE):  # the pool does not list it yet
+        await site.check(inventory.bootstrap_owner(cluster, machine), binding=PREFERRED)
     inventory.put_pool("default/pool", listing)
     await site.check(inventory.bootstrap_owner(cluster, machine))
     with pytest.raises(Denied, match=Reason.TOKEN_NOT_THIS_MACHINES):
