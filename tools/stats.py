@@ -40,7 +40,7 @@ LONG_SLEEP: Final = 0.1
 MAY_SLEEP: Final = {
     "tests/polling.py": "the one place that polls",
     "tests/virtual.py": "its seconds take no time",
-    "tests/identity/raw_sockets.py": "attackers in a process of their own",
+    "tests/identity/raw_sockets.py": "attackers that write a byte at a time",
 }
 """Test modules whose sleeps are not counted, each with its reason."""
 

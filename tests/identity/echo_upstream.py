@@ -1,74 +1,68 @@
-"""An add-on that does what a test asks for: ``python -m echo_upstream PORT``.
+"""An add-on that answers what reached it, as JSON: ``python -m echo_upstream PORT [HOST]``.
 
-``GET /endless`` streams without an end. ``POST /unread`` reads nothing of the body. Any other ``POST`` reads the whole
-body, and answers its length and SHA-256. All else is answered at once.
+``requests`` counts all that came. Of a WebSocket it writes the JSON first, and then returns every byte.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import itertools
+import json
 import sys
 from contextlib import suppress
-from urllib.parse import urlsplit
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
-PIECE = b"x" * (64 << 10)
 ROOM = 1 << 20
-"""Bytes that are written ahead."""
-LAST = b"0\r\n\r\n"
+"""Bytes that are read and written ahead."""
+COUNT = itertools.count(1)
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.set_write_buffer_limits(high=ROOM)
     with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-        while True:
-            await _answer(reader, writer)
+        while await _answer(reader, writer):
+            pass
     writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    method, target = lines[0].split()[:2]
-    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    path = urlsplit(target).path
-    if method == "POST":
-        if path.endswith("/unread"):
-            await asyncio.Event().wait()
-        told = await _digest(reader, fields)
-    elif path.endswith("/endless"):
-        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        while True:
-            writer.write(b"%x\r\n%b\r\n" % (len(PIECE), PIECE))
-            await writer.drain()
-    else:
-        told = "here"
-    writer.write(HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(told), told.encode()))
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    method, path, _ = first.split()
+    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    fields = {name.lower(): value for name, value in headers}
+    told: dict[str, object] = {"requests": next(COUNT), "method": method, "path": path, "headers": headers}
+    if "upgrade" in fields:
+        guid = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        accept = base64.b64encode(hashlib.sha1(fields["sec-websocket-key"].encode() + guid).digest())  # noqa: S324
+        writer.write(b"HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: ")
+        writer.write(accept + b"\r\n\r\n" + json.dumps(told).encode() + b"\n")
+        while piece := await reader.read(ROOM):
+            writer.write(piece)
+        return False
+    told["body"] = await _digest(reader, fields)
+    body = json.dumps(told).encode()
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    return True
 
 
 async def _digest(reader: asyncio.StreamReader, fields: dict[str, str]) -> str:
     """Read a body; return its length and digest."""
-    digest, length = hashlib.sha256(), 0
-    if "content-length" in fields:
-        left = int(fields["content-length"])
-        while left:
-            piece = await reader.read(min(left, ROOM))
-            if not piece:
-                raise asyncio.IncompleteReadError(b"", left)
-            digest.update(piece)
-            length, left = length + len(piece), left - len(piece)
-    else:
-        while size := int(await reader.readuntil(b"\r\n"), 16):
-            digest.update((await reader.readexactly(size + 2))[:-2])
-            length += size
+    digest, length, left = hashlib.sha256(), 0, int(fields.get("content-length", 0))
+    while left and (piece := await reader.read(min(left, ROOM))):
+        digest.update(piece)
+        length, left = length + len(piece), left - len(piece)
+    while "transfer-encoding" in fields and (size := int(await reader.readuntil(b"\r\n"), 16)):
+        digest.update((await reader.readexactly(size + 2))[:-2])
+        length += size
+    if "transfer-encoding" in fields:
         await reader.readuntil(b"\r\n")
     return f"{length} {digest.hexdigest()}"
 
 
-async def main(port: int) -> None:
-    server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=1024, limit=2 * ROOM)
+async def main(port: int, host: str = "127.0.0.1") -> None:
+    server = await asyncio.start_server(serve, host, port, backlog=1024, limit=2 * ROOM)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(main(int(sys.argv[1]), *sys.argv[2:]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from cryptography.hazmat.primitives.asymmetric import ec
+from token_kit import elliptic
 
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH as REVIEWS
@@ -21,8 +21,7 @@ from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode,
 from nodeattest_discovery.token import generate
 from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import verifying_key
-from nodeattest_identity.tokens.jwt import mint, signing_key
+from nodeattest_identity.tokens.jwt import mint
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -31,9 +30,11 @@ from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.fleet import create_namespace
 
+NAMES = ("sidecar", "sidecar over TLS", "gateway", "issuer", "discovery front", "webhook")
 ISSUER = "https://issuer.invalid"
 NAMESPACE = "nodeattest-addon-auth"
 FRONT_PROXY = "front-proxy-client"
+PROGRAM = (sys.executable, "-m", "nodeattest_cli.main")
 _REVIEW: JsonObject = {
     "apiVersion": "admission.k8s.io/v1",
     "kind": "AdmissionReview",
@@ -49,15 +50,12 @@ _REVIEW: JsonObject = {
 }
 """Of an object that is not ours: the answer needs no API server."""
 _UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
-PROGRAM = (sys.executable, "-m", "nodeattest_cli.main")
-_CONTROLLER = (sys.executable, "-m", "nodeattest_controller.main")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontEnd:
     """One that listens."""
 
-    name: str
     process: Process
     port: int
     most_memory: int
@@ -109,19 +107,21 @@ def front_proxy_config(plane: ControlPlane) -> JsonMap:
     return {"metadata": {"name": "extension-apiserver-authentication"}, "data": data}
 
 
-def get(path: str, *fields: str) -> Callable[[], bytes]:
-    """Write a request each time."""
-    data = "".join(f"{line}\r\n" for line in (f"GET {path} HTTP/1.1", "Host: a", *fields, "")).encode()
-    return lambda: data
+def get(path: str, *fields: str) -> bytes:
+    return "".join(f"{line}\r\n" for line in (f"GET {path} HTTP/1.1", "Host: a", *fields, "")).encode()
 
 
 @contextmanager
-def front_ends(directory: Path) -> Generator[list[FrontEnd]]:
+def front_ends(directory: Path) -> Generator[dict[str, FrontEnd]]:
     """Run gateway, sidecar (also over TLS), issuer, discovery front and webhook, beside the sandbox's API server."""
     with ExitStack() as stack:
         place = _Place(stack, directory, stack.enter_context(start_sandbox(directory / "plane", name="neighbours")))
-        sidecars = [place.sidecar("sidecar", over_tls=False), place.sidecar("sidecar over TLS", over_tls=True)]
-        yield [*sidecars, place.gateway(), place.issuer(), place.discovery_front(), place.webhook()]
+        sidecar = place.sidecar_command()
+        made = (
+            place.sidecar([*sidecar, "--plain-http"]), place.sidecar(sidecar), place.gateway(), place.issuer(),
+            place.discovery_front(), place.webhook(),
+        )  # fmt: skip
+        yield dict(zip(NAMES, made, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,60 +134,55 @@ class _Place:
 
     def _run(
         self,
-        name: str,
         base: str,
         command: list[str],
         path: str,
         request: Callable[[], bytes],
         *,
         tls: ssl.SSLContext | None = None,
-        over_tls: bool = True,
-        port: int | None = None,
+        port: int = 0,
     ) -> FrontEnd:
         """Start a server with the limits of its manifest; ``tls`` is an honest client's, ``port`` one of its flags."""
         limits, most_memory = container(base)
-        if port is None:
-            [port], pki = free_ports(1), self.plane.pki
+        has_tls, pki = "--plain-http" not in command, self.plane.pki
+        if not port:
+            [port] = free_ports(1)
             command = [*PROGRAM, *command, f"--bind-address={LOOPBACK}:{port}", *limits]
-            if over_tls:
+            if has_tls:
                 command += [f"--tls-cert-file={pki.server_certificate}", f"--tls-private-key-file={pki.server_key}"]
-        process = started(self.stack, name.replace(" ", "-"), command, self.directory)
+        process = started(self.stack, f"{base}-{port}", command, self.directory)
         wait(process, lambda: listens(port))
-        ca = self.plane.ca_certificate
         return FrontEnd(
-            name=name,
             process=process,
             port=port,
             most_memory=most_memory,
             request=request,
             path=path,
-            tls=(tls or ssl.create_default_context(cafile=ca)) if over_tls else None,
-            ca=str(ca) if over_tls else "",
+            tls=(tls or ssl.create_default_context(cafile=self.plane.ca_certificate)) if has_tls else None,
+            ca=str(self.plane.ca_certificate) if has_tls else "",
         )
 
-    def sidecar(self, name: str, *, over_tls: bool) -> FrontEnd:
-        """Run a sidecar before ``echo_upstream``."""
+    def _keys(self) -> Path:
+        """Write the key set of ``elliptic`` where an issuer serves it."""
+        jwks = self.directory / "issuer" / "openid" / "v1" / "jwks"
+        jwks.parent.mkdir(parents=True, exist_ok=True)
+        jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (elliptic().verifying,)).jwks)
+        return jwks
+
+    def sidecar_command(self) -> list[str]:
+        """Run ``echo_upstream``, and write the command of a sidecar before it."""
         [upstream] = free_ports(1)
-        key = signing_key(ec.generate_private_key(ec.SECP256R1()))
-        jwks = self.directory / f"{name}.json"
-        jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (key.verifying,)).jwks)
         add_on = started(self.stack, "add-on", [sys.executable, "-m", "echo_upstream", str(upstream)], self.directory)
         wait(add_on, lambda: listens(upstream))
-        token = mint(
-            key,
-            issuer=ISSUER,
-            subject="honest",
-            audience="apps/dashboard",
-            now=time.time(),
-            lifetime=3600,
-        )
-        command = [
+        return [
             *("addon-auth", "sidecar", f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}"),
-            *(f"--jwks-file={jwks}", "--audience=apps/dashboard", "--longest-lifetime=3600", "--log-level=warning"),
-            *(() if over_tls else ("--plain-http",)),
+            *(f"--jwks-file={self._keys()}", "--audience=a/b", "--longest-lifetime=3600", "--log-level=warning"),
         ]
-        asked = get("/", f"Authorization: Bearer {token}")
-        return self._run(name, "addon-sidecar", command, "/", asked, over_tls=over_tls)
+
+    def sidecar(self, command: list[str]) -> FrontEnd:
+        now = time.time()
+        token = mint(elliptic(), issuer=ISSUER, subject="honest", audience="a/b", now=now, lifetime=3600)
+        return self._run("addon-sidecar", command, "/", lambda: get("/", f"Authorization: Bearer {token}"))
 
     def gateway(self) -> FrontEnd:
         admin = self.plane.client()
@@ -199,16 +194,12 @@ class _Place:
         ]
         tls = ssl.create_default_context(cafile=self.plane.ca_certificate)
         tls.load_cert_chain(*self.plane.pki.files(FRONT_PROXY))
-        return self._run("gateway", "addon-gateway", command, ROOT, get(ROOT, "X-Remote-User: honest"), tls=tls)
+        return self._run("addon-gateway", command, ROOT, lambda: get(ROOT, "X-Remote-User: honest"), tls=tls)
 
     def issuer(self) -> FrontEnd:
         """Run an issuer with the limits of the discovery front: it has no manifest."""
-        jwks = self.directory / "issuer" / "openid" / "v1" / "jwks"
-        jwks.parent.mkdir(parents=True)
-        key = verifying_key(ec.generate_private_key(ec.SECP256R1()).public_key())
-        jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (key,)).jwks)
-        command = ["issuer", "serve", f"--issuer-base={ISSUER}", f"--dir={self.directory / 'issuer'}"]
-        return self._run("issuer", "discovery-front", command, "/openid/v1/jwks", get("/openid/v1/jwks"))
+        command = ["issuer", "serve", f"--issuer-base={ISSUER}", f"--dir={self._keys().parents[2]}"]
+        return self._run("discovery-front", command, "/openid/v1/jwks", lambda: get("/openid/v1/jwks"))
 
     def discovery_front(self) -> FrontEnd:
         admin, token = self.plane.client(), generate()
@@ -218,12 +209,11 @@ class _Place:
         data: JsonMap = {**encode(TokenSecret(token=token, usages=frozenset(Usage)))}
         secret: JsonMap = {"metadata": {"name": secret_name(token.id)}, "type": SECRET_TYPE, "data": data}
         admin.create("/api/v1/namespaces/kube-system/secrets", secret)
-
-        def asked() -> bytes:
-            return get(clusterinfo.PATH, f"Authorization: Bearer {jwt.mint(token, time.time())}")()
-
         command = ["discovery", "serve", f"--kubeconfig={self.plane.admin_kubeconfig}"]
-        return self._run("discovery front", "discovery-front", command, clusterinfo.PATH, asked)
+        path = clusterinfo.PATH
+        return self._run(
+            "discovery-front", command, path, lambda: get(path, f"Authorization: Bearer {jwt.mint(token, time.time())}")
+        )
 
     def webhook(self) -> FrontEnd:
         admin, pki, folder = self.plane.client(), self.plane.pki, self.directory / "webhook"
@@ -234,11 +224,11 @@ class _Place:
         (folder / "tls.key").write_bytes(pki.server_key.read_bytes())
         [port] = free_ports(1)
         command = [
-            *(*_CONTROLLER, "run", "--kubeconfig", str(self.plane.admin_kubeconfig), "--leader-elect=false"),
-            *(f"--webhook-bind-address={LOOPBACK}:{port}", f"--webhook-cert-dir={folder}"),
-            *("--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"),
+            *(sys.executable, "-m", "nodeattest_controller.main", "run", "--leader-elect=false"),
+            *("--kubeconfig", str(self.plane.admin_kubeconfig), f"--webhook-bind-address={LOOPBACK}:{port}"),
+            *(f"--webhook-cert-dir={folder}", "--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"),
         ]
         body = json.dumps(_REVIEW).encode()
         head = f"POST {REVIEWS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         data = f"{head}\r\n\r\n".encode() + body
-        return self._run("webhook", "manager", command, REVIEWS, lambda: data, port=port)
+        return self._run("manager", command, REVIEWS, lambda: data, port=port)

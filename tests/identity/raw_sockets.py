@@ -1,178 +1,103 @@
-"""Hostile neighbours of a server, on raw sockets: ``python -m raw_sockets``, and JSON on standard input.
-
-``{"port", "attack", "sockets", "path", "ca"}``; ``ca`` is empty for no TLS. Prints one JSON object for each
-line of standard input, with what the sockets saw since they began, and ends with standard input. A socket that the
-server closes is opened again, at most ``RATE`` a second of all.
-"""
+"""Hostile neighbours of a server, on raw sockets; those that it closes are opened again."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import ssl
-import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import cast
+
+from front_ends import FrontEnd
 
 HOST = "127.0.0.1"
 ADDRESSES = 16
 """Addresses that the neighbours come from, 127.0.0.2 and following."""
 RATE = 200.0
 """New connections a second: a handshake costs a server some 2 ms of CPU, whoever asks for it."""
-SLOW = 1.0
+PAUSE = 1.0
 """Seconds between two bytes."""
 PIPELINED = 50
 CLIENT_HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03"
 RENEGOTIATION = b"\x16\x03\x03\x00\x04\x00\x00\x00\x00"
 """A HelloRequest in plain text, within a session."""
+Act = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@dataclass
-class Neighbours:
-    """All sockets of one attack."""
-
-    port: int
-    attack: str
-    sockets: int
-    path: str
-    ca: str
-    seen: Counter[str] = field(default_factory=Counter[str])
-    _next: float = 0.0
-    _tls: ssl.SSLContext | None = None
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number in range(self.sockets):
-                group.create_task(self._again_and_again(number))
-
-    async def _again_and_again(self, number: int) -> None:
-        act = ATTACKS[self.attack]
-        while True:
-            await self._turn()
-            try:
-                async with asyncio.timeout(10):
-                    reader, writer = await self._open(number)
-            except (OSError, TimeoutError):
-                self.seen["refused"] += 1
-                continue
-            self.seen["opened"] += 1
-            self.seen["open"] += 1
-            try:
-                with suppress(OSError, asyncio.IncompleteReadError):
-                    await act(self, reader, writer)
-            finally:
-                self.seen["open"] -= 1
-                writer.transport.abort()
-
-    async def _turn(self) -> None:
-        """Wait until another connection may be opened."""
-        now = asyncio.get_running_loop().time()
-        self._next = max(self._next, now) + 1 / RATE
-        await asyncio.sleep(self._next - now)
-
-    async def _open(self, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._tls is None and self.ca:
-            self._tls = ssl.create_default_context(cafile=self.ca)
-            self._tls.check_hostname = False
-        local = (f"127.0.0.{2 + number % ADDRESSES}", 0)
-        return await asyncio.open_connection(HOST, self.port, ssl=self._tls, local_addr=local, limit=1 << 12)
-
-    def head(self, *fields: str, method: str = "POST") -> bytes:
-        lines = (f"{method} {self.path} HTTP/1.1", "Host: a", "Content-Type: application/json", *fields, "", "")
-        return "\r\n".join(lines).encode()
+def head(path: str, *fields: str, method: str = "POST") -> bytes:
+    lines = (f"{method} {path} HTTP/1.1", "Host: a", "Content-Type: application/json", *fields, "", "")
+    return "\r\n".join(lines).encode()
 
 
-async def slow_header(all_: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A header, one byte a second."""
-    await _slowly(all_.head(f"X-A: {'a' * 4096}"), reader, writer)
+def slowly(first: Callable[[str], bytes], data: Callable[[str], bytes]) -> Act:
+    """Write something at once, and then a byte at a time."""
+
+    async def act(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(first(path))
+        for byte in data(path):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(PAUSE)
+            if reader.at_eof():
+                return
+
+    return act
 
 
-async def slow_body(all_: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A body, one byte a second."""
-    writer.write(all_.head("Content-Length: 100000"))
-    await _slowly(b"{" * 4096, reader, writer)
-
-
-async def no_read(all_: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Many requests, and no answer is read."""
-    cast("asyncio.Transport", writer.transport).pause_reading()
+async def no_read(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send many requests, and read no answer."""
+    transport = cast("asyncio.Transport", writer.transport)
+    transport.pause_reading()
     for _ in range(PIPELINED):
-        writer.write(all_.head(method="GET"))
+        writer.write(head(path, method="GET"))
         await writer.drain()
-        await asyncio.sleep(SLOW)
-    await _end(reader, writer)
+        await asyncio.sleep(PAUSE)
+    transport.resume_reading()
+    await reader.read()
 
 
-async def half_close(all_: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A request, and the end of our direction before its end."""
-    writer.write(all_.head("Content-Length: 100")[:-2])
+async def half_close(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """End our direction before the request ends."""
+    writer.write(head(path, "Content-Length: 100")[:-2])
     await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
-    await _end(reader, writer)
+    await reader.read()
 
 
-async def garbage(_all: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """No TLS, or no HTTP."""
+async def garbage(_path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Write neither TLS nor HTTP."""
     writer.write(bytes(range(256)) * 16)
-    await _end(reader, writer)
+    await reader.read()
 
 
-async def tls_garbage(_all: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A handshake that begins, and records out of turn."""
-    writer.write(CLIENT_HELLO + RENEGOTIATION)
-    await _slowly(RENEGOTIATION * 100, reader, writer)
-
-
-async def extensions(all_: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A chunk whose extensions do not end."""
-    writer.write(all_.head("Transfer-Encoding: chunked") + b"1;a=")
+async def extensions(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Write a chunk whose extensions do not end."""
+    writer.write(head(path, "Transfer-Encoding: chunked") + b"1;a=")
     while not reader.at_eof():
         writer.write(b"x" * 1024)
         await writer.drain()
-        await asyncio.sleep(SLOW / 10)
+        await asyncio.sleep(PAUSE / 10)
 
 
-async def pipelining(all_: Neighbours, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Many requests at once, again and again."""
+async def pipelining(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send many requests at once, again and again."""
     while not reader.at_eof():
-        writer.write(all_.head(method="GET") * PIPELINED)
+        writer.write(head(path, method="GET") * PIPELINED)
         await writer.drain()
         with suppress(TimeoutError):
-            async with asyncio.timeout(SLOW):
-                while await reader.read(1 << 16):
-                    pass
-                return
+            async with asyncio.timeout(PAUSE):
+                await reader.read()
 
 
-async def _slowly(data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    for byte in data:
-        writer.write(bytes([byte]))
-        await writer.drain()
-        await asyncio.sleep(SLOW)
-        if reader.at_eof():
-            return
-
-
-async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Wait for the server to close."""
-    cast("asyncio.Transport", writer.transport).resume_reading()
-    while await reader.read(1 << 16):
-        pass
-
-
-Attack = Callable[[Neighbours, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-ATTACKS: dict[str, Attack] = {
-    "slow header": slow_header,
-    "slow body": slow_body,
+ATTACKS: dict[str, Act] = {
+    "slow header": slowly(lambda _: b"", lambda path: head(path, f"X-A: {'a' * 4096}")),
+    "slow body": slowly(lambda path: head(path, "Content-Length: 100000"), lambda _: b"{" * 4096),
     "no read": no_read,
     "half-close": half_close,
     "garbage": garbage,
-    "TLS garbage": tls_garbage,
+    "TLS garbage": slowly(lambda _: CLIENT_HELLO + RENEGOTIATION, lambda _: RENEGOTIATION * 100),
     "chunk extensions": extensions,
     "pipelining": pipelining,
 }
@@ -180,17 +105,38 @@ RAW = frozenset({"garbage", "TLS garbage"})
 """Without a handshake."""
 
 
-async def main() -> None:
-    os.setpriority(os.PRIO_PROCESS, 0, 0)  # attackers are on other machines: they take no processor from the server
-    all_ = Neighbours(**json.loads(sys.stdin.readline()))
-    running = asyncio.create_task(all_.run())
-    while await asyncio.to_thread(sys.stdin.readline):
-        sys.stdout.write(json.dumps(all_.seen) + "\n")
-        sys.stdout.flush()
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+@asynccontextmanager
+async def attacking(server: FrontEnd, attack: str, sockets: int) -> AsyncGenerator[Counter[str]]:
+    """Attack inside the block; gives how many connections were opened and refused so far."""
+    seen, tls, next_turn = Counter[str](), None, 0.0
+    if server.ca and attack not in RAW:
+        tls = ssl.create_default_context(cafile=server.ca)
+        tls.check_hostname = False
 
+    async def again_and_again(number: int) -> None:
+        nonlocal next_turn
+        local = (f"127.0.0.{2 + number % ADDRESSES}", 0)
+        while True:
+            now = asyncio.get_running_loop().time()
+            next_turn = max(next_turn, now) + 1 / RATE
+            await asyncio.sleep(next_turn - now)
+            try:
+                async with asyncio.timeout(10):
+                    opened = await asyncio.open_connection(HOST, server.port, ssl=tls, local_addr=local, limit=1 << 12)
+            except (OSError, TimeoutError):
+                seen["refused"] += 1
+                continue
+            seen["opened"] += 1
+            try:
+                with suppress(OSError):
+                    await ATTACKS[attack](server.path, *opened)
+            finally:
+                opened[1].transport.abort()
 
-if __name__ == "__main__":
-    asyncio.run(main())
+    tasks = [asyncio.create_task(again_and_again(number)) for number in range(sockets)]
+    try:
+        yield seen
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,16 +6,15 @@ import asyncio
 import os
 import re
 import signal
-import ssl
 import time
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import requests
 from front_ends import NAMESPACE, PROGRAM, front_proxy_config, started
 from front_kit import LOOPBACK, Authority
-from gateway_kit import ask
 from issuer_server import jwks_of, kubeconfig
 from polling import eventually
 from proxy_kit import exchange, request, upstream
@@ -143,16 +142,16 @@ def test_it_is_ready_once_it_knows_whom_to_believe_and_goes_on_with_its_keys_aft
     serving, (port, health) = Authority("gateway-ca"), free_ports(2)
     certificate, key = serving.certify(tmp_path)
     (tmp_path / "ca.crt").write_bytes(serving.pem)
-    tls = ssl.create_default_context(cafile=tmp_path / "ca.crt")
 
     def readyz() -> str:
         try:
-            return ask(None, health, "GET", "/readyz").body.decode()
-        except OSError:
+            return requests.get(f"http://{LOOPBACK}:{health}/readyz", timeout=60).text
+        except requests.ConnectionError:
             return ""
 
     def kids() -> bytes:
-        return ask(tls, port, "GET", "/openid/v1/jwks").body
+        url = f"https://{LOOPBACK}:{port}/openid/v1/jwks"
+        return requests.get(url, verify=str(tmp_path / "ca.crt"), timeout=60).content
 
     with ExitStack() as stack:
         plane = stack.enter_context(start_sandbox(tmp_path / "plane", name="gateway"))
