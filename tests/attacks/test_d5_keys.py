@@ -110,7 +110,7 @@ def certified(make: Callable[[Scene], bytes], chain: Callable[[Scene], tuple[byt
 
 
 def extended(name: str, extension: Extension | None) -> Case:
-    return certified(lambda s: endorse(s.maker, s.tpm.ek, **{name: extension}))
+    return certified(lambda s: endorse(s.maker, s.tpm.ek, {name: extension}))
 
 
 def through(issuer_of: Callable[[Scene], Authority]) -> Case:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from clouds import cms
-from clouds.authority import certify
+from clouds.authority import Authority, certify
 from clouds.aws import ACCOUNT
 from nodeattest_providers.aws.protocol import AwsEvidence
 from nodeattest_providers.verifier_interface import AttestedNode, LedgerFacts
@@ -71,7 +71,7 @@ def borrowed(stage: Stage) -> AttestedNode:
 
 def weak(node: Node, _: cms.Document) -> bytes:
     signing = region_key(bits=1024)
-    return cms.aws_form(node.document(), signing.key, signing.certificate, node.launched).der()
+    return cms.aws_form(node.document(), signing, node.launched).der()
 
 
 def own_chain(node: Node, _: cms.Document) -> bytes:
@@ -84,7 +84,7 @@ def own_chain(node: Node, _: cms.Document) -> bytes:
         honest.subject, key.public_key(), honest.issuer, key,
         (x509.AuthorityInformationAccess([fetch]), False), serial=honest.serial_number,
     )  # fmt: skip
-    document = cms.aws_form(node.document(), key, made, node.launched)
+    document = cms.aws_form(node.document(), Authority(made, key), node.launched)
     return replace(document, certificates=(made.public_bytes(Encoding.DER),)).der()
 
 

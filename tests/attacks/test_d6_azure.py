@@ -111,9 +111,7 @@ def packed(change: Callable[[cms.Document], bytes]) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         signing = stage.cloud.signing
-        return stage.shown(
-            lambda request: change(cms.azure_form(stage.content(request), signing.key, signing.certificate))
-        )
+        return stage.shown(lambda request: change(cms.azure_form(stage.content(request), signing)))
 
     return case
 
@@ -124,7 +122,7 @@ def beside_azures(*, named_as_signer: bool) -> Case:
     def case(stage: Stage) -> AttestedNode:
         request, azures = stage.request(), stage.cloud.signing.certificate
         own = signer_of(Authority.root("mine", key=rsa_key()))
-        document = cms.azure_form(stage.content(request), own.key, own.certificate)
+        document = cms.azure_form(stage.content(request), own)
         certificates = (azures.public_bytes(Encoding.DER), *document.certificates)
         signer = cms.named(azures) if named_as_signer else document.signer
         document = dataclasses.replace(document, certificates=certificates, signer=signer)
@@ -166,9 +164,7 @@ def maze(stage: Stage) -> AttestedNode:
     own = Authority(Authority.root("Maze").certificate, key)
     embedded = [Authority(own.certificate, key).below("Maze").certificate for _ in range(7)]
     leaf = signer_of(own)
-    return stage.shown(
-        lambda request: cms.azure_form(stage.content(request), leaf.key, leaf.certificate, embedded).der()
-    )
+    return stage.shown(lambda request: cms.azure_form(stage.content(request), leaf, embedded).der())
 
 
 def token(**more: JsonValue) -> Case:
@@ -181,7 +177,7 @@ def token(**more: JsonValue) -> Case:
 def twice(stage: Stage) -> AttestedNode:
     request, signing = stage.request(), stage.cloud.signing
     data = stage.content(request, stage.other("other"))[:-1] + f',"vmId":"{stage.victim.vm_id}"}}'.encode()
-    return stage.attest(with_document(request, cms.azure_form(data, signing.key, signing.certificate).der()))
+    return stage.attest(with_document(request, cms.azure_form(data, signing).der()))
 
 
 def after(change: Callable[[SandboxMachine], None]) -> Case:
@@ -205,12 +201,12 @@ def altered(stage: Stage) -> AttestedNode:
 
 def as_content(stage: Stage) -> AttestedNode:
     request, signing = stage.request(), stage.cloud.signing
-    honest = cms.aws_form(stage.content(request), signing.key, signing.certificate, now())
+    honest = cms.aws_form(stage.content(request), signing, now())
     swapped = dataclasses.replace(
         honest,
         content=honest.signed_bytes(),
         attributes=None,
-        certificates=cms.azure_form(b"", signing.key, signing.certificate).certificates,
+        certificates=cms.azure_form(b"", signing).certificates,
     )
     return stage.attest(with_document(request, swapped.der()))
 

@@ -229,7 +229,7 @@ class SandboxAws:
         region: str = REGION,
         zone: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-        **options: object,
+        **options: Any,
     ) -> Sequence[_Answer]:
         """Run instances without metadata services; return what EC2 says of them."""
         if tags:

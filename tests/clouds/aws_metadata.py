@@ -122,5 +122,5 @@ def document(instance: Instance, **changes: object) -> bytes:
 
 
 def signature(content: bytes, region: Authority, *, now: datetime) -> bytes:
-    text = base64.b64encode(aws_form(content, region.key, region.certificate, now).streamed())
+    text = base64.b64encode(aws_form(content, region, now).streamed())
     return b"\n".join(text[start : start + _LINE] for start in range(0, len(text), _LINE))

@@ -144,7 +144,7 @@ def content_of(machine: SandboxMachine, nonce: str, created: datetime, life: tim
 
 def attested(signing: Authority, content: dict[str, object]) -> bytes:
     data = json.dumps(content, separators=(",", ":")).encode()
-    return cms.azure_form(data, signing.key, signing.certificate).der()
+    return cms.azure_form(data, signing).der()
 
 
 def answer_metadata(

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from clouds.authority import Authority, Key
+
 DATA: Final = bytes.fromhex("06092a864886f70d010701")
 SIGNED_DATA: Final = bytes.fromhex("06092a864886f70d010702")
 CONTENT_TYPE: Final = bytes.fromhex("06092a864886f70d010903")
@@ -88,7 +90,7 @@ class Document:
         """Return what the signature is over."""
         return self.content if self.attributes is None else tlv(0x31, *self.attributes)
 
-    def signed(self, key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> Document:
+    def signed(self, key: Key) -> Document:
         """Sign what stands here."""
         return replace(self, signature=_sign(key, self.signed_bytes()))
 
@@ -129,25 +131,23 @@ def named(certificate: x509.Certificate) -> bytes:
     return tlv(0x30, certificate.issuer.public_bytes(), tlv(0x02, digits))
 
 
-def azure_form(
-    content: bytes, key: rsa.RSAPrivateKey, certificate: x509.Certificate, more: Sequence[x509.Certificate] = ()
-) -> Document:
+def azure_form(content: bytes, signing: Authority, more: Sequence[x509.Certificate] = ()) -> Document:
     """Sign as Azure's metadata service does; ``more`` are further certificates to embed."""
     return Document(
         content=content,
-        signer=named(certificate),
+        signer=named(signing.certificate),
         digest=algorithm(RSA_SHA256),
         signature_algorithm=algorithm(RSA),
-        certificates=tuple(each.public_bytes(Encoding.DER) for each in (certificate, *more)),
-    ).signed(key)
+        certificates=tuple(each.public_bytes(Encoding.DER) for each in (signing.certificate, *more)),
+    ).signed(signing.key)
 
 
-def aws_form(content: bytes, key: rsa.RSAPrivateKey, certificate: x509.Certificate, now: datetime) -> Document:
+def aws_form(content: bytes, signing: Authority, now: datetime) -> Document:
     """Sign as AWS's metadata service does; to be written with ``streamed``."""
     time = tlv(0x17, now.strftime("%y%m%d%H%M%SZ").encode())
     return Document(
         content=content,
-        signer=named(certificate),
+        signer=named(signing.certificate),
         digest=algorithm(SHA256),
         signature_algorithm=algorithm(RSA_SHA256),
         attributes=(
@@ -155,10 +155,10 @@ def aws_form(content: bytes, key: rsa.RSAPrivateKey, certificate: x509.Certifica
             attribute(SIGNING_TIME, time),
             attribute(MESSAGE_DIGEST, tlv(0x04, hashlib.sha256(content).digest())),
         ),
-    ).signed(key)
+    ).signed(signing.key)
 
 
-def _sign(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
+def _sign(key: Key, data: bytes) -> bytes:
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     return key.sign(data, ec.ECDSA(hashes.SHA256()))

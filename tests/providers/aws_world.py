@@ -69,7 +69,7 @@ class Node(Instance):
     def pkcs7(self, content: bytes | None = None, region: str | None = None) -> Document:
         signing = region_key(region or self.region)
         content = self.document() if content is None else content
-        return aws_form(content, signing.key, signing.certificate, self.launched)
+        return aws_form(content, signing, self.launched)
 
     def evidence(self, purpose: Purpose = Purpose.CLIENT, pin: ClusterPin = PIN) -> AwsEvidence:
         """Honest evidence for a CSR of this node."""

@@ -124,7 +124,7 @@ def below_one_for_clients(request: NodeRequest, machine: SandboxMachine, cloud: 
     between = certified(*CA, CLIENT)(cloud)
     leaf = certified(SERVER, issuer=between)(cloud)
     content = json.dumps(content_of(machine, nonce_for(request.binding(PIN).digest), request.created)).encode()
-    return cms.azure_form(content, leaf.key, leaf.certificate, [between.certificate]).der()
+    return cms.azure_form(content, leaf, [between.certificate]).der()
 
 
 async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_issuer_and_validity(
@@ -217,12 +217,12 @@ async def test_an_intermediate_that_the_document_embeds_counts_where_a_root_issu
     request = request_of(machine)
     content = content_of(machine, request.binding(PIN).digest.hex()[:32], request.created)
     data = json.dumps(content).encode()
-    alone = cms.azure_form(data, cloud.signing.key, cloud.signing.certificate)
+    alone = cms.azure_form(data, cloud.signing)
     refused = await verdict(signer, with_document(request, alone.der()), facts_for(machine))
     assert refused.reason is UNSIGNED
     stranger = Authority.root("Sandbox Azure TLS Issuing CA 01").certificate
     embedded = [stranger, cloud.issuing.certificate]
-    whole = cms.azure_form(data, cloud.signing.key, cloud.signing.certificate, embedded)
+    whole = cms.azure_form(data, cloud.signing, embedded)
     assert await signer.verify_client_attestation_data(with_document(request, whole.der()), facts_for(machine))
     await signer.aclose()
 

@@ -7,20 +7,33 @@ import hashlib
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
-import cms_documents as made
 import pytest
-from cms_documents import CONTENT, certificate, key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from worlds import denied_for
 
 from clouds import cms as write
+from clouds.authority import Authority, rsa_key
 from clouds.cms import Document, algorithm, attribute, tlv
 from nodeattest_providers import cms
 from nodeattest_providers.errors import Denied, Reason
 
-FORMS = {"azure": made.azure, "aws": made.aws}
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+CONTENT = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
+
+
+@cache
+def signing(bits: int = 2048) -> Authority:
+    return Authority.root("metadata.azure.com", key=rsa_key(bits))
+
+
+FORMS: dict[str, Callable[[], Document]] = {
+    "azure": lambda: write.azure_form(CONTENT, signing()),
+    "aws": lambda: write.aws_form(CONTENT, signing(), NOW),
+}
 SHA384 = bytes.fromhex("0609608648016503040202")
 RSA_PSS = bytes.fromhex("06092a864886f70d01010a")
 ENVELOPED = bytes.fromhex("06092a864886f70d010703")
@@ -48,10 +61,10 @@ def test_a_document_of_each_cloud_is_read_and_its_signer_confirmed(form: str) ->
     read = cms.parse(FORMS[form]().der())
     assert read.content == CONTENT
     assert read.signer.digest == "sha256"
-    assert read.signer.is_named_by(certificate(key()))
-    assert not replace(read.signer, serial=read.signer.serial + 1).is_named_by(certificate(key()))
-    assert not replace(read.signer, issuer=read.signer.issuer[:-1]).is_named_by(certificate(key()))
-    assert read.signed_by(certificate(key()))
+    assert read.signer.is_named_by(signing().certificate)
+    assert not replace(read.signer, serial=read.signer.serial + 1).is_named_by(signing().certificate)
+    assert not replace(read.signer, issuer=read.signer.issuer[:-1]).is_named_by(signing().certificate)
+    assert read.signed_by(signing().certificate)
     assert len(read.certificates) == (form == "azure")
 
 
@@ -64,8 +77,8 @@ def test_what_microsoft_documents_is_read_but_its_1024_bit_key_signs_nothing() -
 
 @pytest.mark.parametrize("options", [(), ("-noattr",), ("-nocerts",), ("-md", "sha512")], ids=" ".join)
 def test_what_openssl_signs_is_confirmed(tmp_path: Path, options: tuple[str, ...]) -> None:
-    pem = key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (tmp_path / "signer.pem").write_bytes(pem + certificate(key()).public_bytes(Encoding.PEM))
+    pem = signing().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "signer.pem").write_bytes(pem + signing().pem.encode())
     (tmp_path / "content").write_bytes(CONTENT)
     command = ["openssl", "cms", "-sign", "-binary", "-nodetach", "-nosmimecap", "-outform", "DER", *options]
     der = subprocess.run(
@@ -76,12 +89,12 @@ def test_what_openssl_signs_is_confirmed(tmp_path: Path, options: tuple[str, ...
     ).stdout
     read = cms.parse(der)
     assert read.content == CONTENT
-    assert read.signer.is_named_by(certificate(key()))
-    assert read.signed_by(certificate(key()))
+    assert read.signer.is_named_by(signing().certificate)
+    assert read.signed_by(signing().certificate)
 
 
 def _negative_serial() -> bytes:
-    good = certificate(key())
+    good = signing().certificate
     number = good.serial_number.to_bytes((good.serial_number.bit_length() + 8) // 8, "big")
     return good.public_bytes(Encoding.DER).replace(
         tlv(0x02, number), tlv(0x02, bytes([number[0] | 0x80]) + number[1:]), 1
@@ -114,9 +127,7 @@ SPOILT: dict[str, Spoil] = {
     "a certificate of another kind": lambda good: replace(good, certificates=(tlv(0xA1, b"\x02\x01\x01"),)),
     "a certificate that is none": lambda good: replace(good, certificates=(tlv(0x30, b"\x02\x01\x01"),)),
     "a certificate without a positive serial number": lambda good: replace(good, certificates=(_negative_serial(),)),
-    "nine certificates": lambda good: replace(
-        good, certificates=(certificate(key()).public_bytes(Encoding.DER),) * (cms.MAX_CERTIFICATES + 1)
-    ),
+    "nine certificates": lambda good: replace(good, certificates=(signing().der,) * (cms.MAX_CERTIFICATES + 1)),
     "a certificate beyond any size": lambda good: replace(
         good, certificates=(tlv(0x30, tlv(0x04, bytes(cms.MAX_CERTIFICATE))),)
     ),
@@ -151,19 +162,19 @@ def _refused(der: bytes) -> Denied:
 def test_a_document_with_one_part_spoilt_is_refused(form: str, what: str) -> None:
     good = FORMS[form]()
     spoilt = SPOILT[what](good)
-    _refused(spoilt.signed(key()).der() if spoilt.signers else spoilt.der())
+    _refused(spoilt.signed(signing().key).der() if spoilt.signers else spoilt.der())
 
 
 @pytest.mark.parametrize("what", ATTRIBUTES)
 def test_attributes_with_one_spoilt_are_refused_though_signed(what: str) -> None:
-    good = made.aws()
+    good = FORMS["aws"]()
     assert good.attributes is not None
-    _refused(replace(good, attributes=ATTRIBUTES[what](good.attributes)).signed(key()).der())
+    _refused(replace(good, attributes=ATTRIBUTES[what](good.attributes)).signed(signing().key).der())
 
 
 UNCONFIRMED: dict[str, Spoil] = {
     "another content": lambda good: replace(good, content=CONTENT.replace(b"02aab8a4", b"02aab8a5")),
-    "another key's signature": lambda good: good.signed(key(2304)),
+    "another key's signature": lambda good: good.signed(signing(2304).key),
 }
 
 
@@ -171,10 +182,10 @@ UNCONFIRMED: dict[str, Spoil] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_well_formed_document_that_the_key_did_not_sign_is_not_confirmed(form: str, what: str) -> None:
     read = cms.parse(UNCONFIRMED[what](FORMS[form]()).der())
-    assert not read.signed_by(certificate(key()))
+    assert not read.signed_by(signing().certificate)
 
 
 def test_a_weak_key_confirms_nothing() -> None:
     for bits, is_confirmed in ((1024, False), (2048, True)):
-        read = cms.parse(made.aws().signed(key(bits)).der())
-        assert read.signed_by(certificate(key(bits))) is is_confirmed
+        read = cms.parse(FORMS["aws"]().signed(signing(bits).key).der())
+        assert read.signed_by(signing(bits).certificate) is is_confirmed

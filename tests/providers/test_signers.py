@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-import cms_documents as documents
 import pytest
 from composite_world import composite, sound_exchange
 from cryptography import x509
@@ -24,12 +23,12 @@ from tpm_world import (
     ledger,
     new_key,
     parsed,
-    request_of,
     rsa_ak_prefix,
 )
 from worlds import denied_for
 
-from clouds.authority import Authority, PublicKey, certify, constraint
+from clouds.authority import Authority, PublicKey, certify, constraint, rsa_key
+from clouds.cms import azure_form
 from nodeattest_providers import cms
 from nodeattest_providers.aws.config import parse_policy as aws_policy
 from nodeattest_providers.azure.config import parse_policy as azure_policy
@@ -40,8 +39,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.config import parse_policy as gcp_policy
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.keys import check_public_key
-from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.null.verifier import NullSigner
+from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.oci.verifier import parse_policy as oci_policy
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.tpm.key_templates import Signature, signature_is_valid
@@ -49,7 +47,8 @@ from nodeattest_providers.tpm.protocol import make_credential
 from nodeattest_providers.tpm.structures import Alg, sized
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
-MODULUS: Final = documents.key().public_key().public_numbers().n
+RSA: Final = Authority.root("metadata.azure.com", key=rsa_key())
+MODULUS: Final = rsa_key().public_key().public_numbers().n
 EMPTY: Final[Mapping[ProviderName, Mapping[str, JsonValue]]] = {}
 
 
@@ -63,14 +62,6 @@ class Minimal(ClusterAPISigner):
         raise NotImplementedError
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-
-class MinimalAttestor(Attestor):
-    provider = ProviderName("minimal")
-    versions = (2, 1)
-
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -109,25 +100,9 @@ def test_a_signer_without_a_platform_knows_no_addresses_keys_or_records() -> Non
     asyncio.run(aws.aclose())
 
 
-def test_an_attestor_without_a_device_knows_no_provider_id_and_one_version() -> None:
-    attestor = MinimalAttestor()
-    assert attestor.provider_id() is None
-    assert attestor.in_version(2) is attestor
-    with pytest.raises(ValueError, match="version 1"):
-        attestor.in_version(1)
-
-
 def test_a_verification_without_checks_does_not_exist() -> None:
     with pytest.raises(ValueError, match="without checks"):
         AttestedNode(provider=ProviderName("tpm"), provider_id=ProviderID("x://1"), checks=())
-
-
-def test_the_null_provider_accepts_everything_for_its_own_signers() -> None:
-    request = replace(request_of(SoftTpm().first()), evidence=Evidence(ProviderName("null"), 1, {}))
-    signer = NullSigner()
-    for verify in (signer.verify_client_attestation_data, signer.verify_serving_attestation_data):
-        attested = asyncio.run(verify(request, facts_of({})))
-        assert attested.provider_id == request.csr.provider_id
 
 
 def test_the_insecure_provider_has_no_serving_signer() -> None:
@@ -162,9 +137,9 @@ def unreadable(certificate: x509.Certificate, name: str) -> x509.Certificate:
 
 
 def test_a_signer_whose_names_cannot_be_read_has_signed_nothing() -> None:
-    spoilt = unreadable(documents.certificate(documents.key()), "metadata.azure.com")
+    spoilt = unreadable(RSA.certificate, "metadata.azure.com")
     assert foreign_name(spoilt, "azure.com") == "no names that can be read"
-    read = cms.parse(documents.azure().signed(documents.key()).der())
+    read = cms.parse(azure_form(b"{}", RSA).der())
     assert not read.signer.is_named_by(spoilt)
 
 
@@ -182,7 +157,7 @@ def test_an_intermediate_that_cannot_be_read_makes_no_chain() -> None:
     [
         (ec.generate_private_key(ec.SECP256K1()).public_key(), None, "neither RSA"),
         (
-            rsa.RSAPublicNumbers(2**32 + 1, documents.key().public_key().public_numbers().n).public_key(),
+            rsa.RSAPublicNumbers(2**32 + 1, MODULUS).public_key(),
             None,
             "exponent",
         ),
@@ -239,7 +214,7 @@ def test_a_public_area_with_an_impossible_number_is_malformed(ak: bytes, problem
 
 
 def test_an_rsa_structure_under_another_algorithm_is_no_rsa_key() -> None:
-    spki = documents.key().public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    spki = RSA.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     check_public_key(spki)
     pss = spki.replace(bytes.fromhex("2a864886f70d010101"), bytes.fromhex("2a864886f70d01010a"))
     with denied_for(Reason.KEY_NOT_ALLOWED):

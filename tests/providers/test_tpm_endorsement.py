@@ -291,11 +291,11 @@ def test_a_makers_chain_counts_with_its_root_or_its_intermediate_as_the_authorit
 
 def test_policies_may_be_critical_and_without_an_extended_usage_the_leaf_names_a_tpm(tpm: SoftTpm) -> None:
     root = root_of("p256", SIGNS, constraint(None))
-    assert problem(tpm, endorse(root, tpm.ek, policies=(POLICY, True)), (), root) is None
-    assert problem(tpm, endorse(root, tpm.ek, eku=None), (), root) == "another or none"
+    assert problem(tpm, endorse(root, tpm.ek, {"policies": (POLICY, True)}), (), root) is None
+    assert problem(tpm, endorse(root, tpm.ek, {"eku": None}), (), root) == "another or none"
     attributes = [x509.NameAttribute(x509.ObjectIdentifier(f"2.23.133.2.{each}"), "id:1") for each in (1, 2, 3)]
     named = x509.SubjectAlternativeName([x509.DirectoryName(x509.Name(attributes))])
-    assert problem(tpm, endorse(root, tpm.ek, eku=None, san=(named, True)), (), root) is None
+    assert problem(tpm, endorse(root, tpm.ek, {"eku": None, "san": (named, True)}), (), root) is None
 
 
 NO_AUTHORITY: Final[dict[str, tuple[list[Extension], str]]] = {

@@ -352,9 +352,14 @@ def leaf_extensions(key: PublicKey) -> dict[str, Extension]:
 
 
 def endorse(
-    maker: Authority, key: EkKey, *, begin: datetime = BEGIN, end: datetime = END, **changes: Extension | None
+    maker: Authority,
+    key: EkKey,
+    changes: Mapping[str, Extension | None] | None = None,
+    *,
+    begin: datetime = BEGIN,
+    end: datetime = END,
 ) -> bytes:
     """Issue an endorsement certificate (DER); ``changes`` replace an extension, or leave it out."""
-    chosen = {**leaf_extensions(key.public_key()), **changes}
+    chosen = {**leaf_extensions(key.public_key()), **(changes or {})}
     kept = [extension for extension in chosen.values() if extension is not None]
     return maker.issue("unknown", key.public_key(), *kept, begin=begin, end=end).public_bytes(Encoding.DER)
