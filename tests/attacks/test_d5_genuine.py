@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Final
 
 import pytest
 from catalogue import Row, attacks, evaluated
-from other_agent import OTHERS_TEMPLATE, STRANGER, strangers_first
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing, read
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss
 from tpm_world import (
@@ -36,12 +36,18 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
+from nodeattest_providers.tpm.structures import sized
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
 
 UNRESTRICTED: Final = AK_TEMPLATE[:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATE[8:]
+OTHERS_TEMPLATE: Final = (
+    UNMARKED_PREFIX + sized(hashlib.sha256(b"the key of another agent").digest()) + sized(bytes(32))
+)
+"""Of another agent on the node's host, which answers whoever asks: a key like ours without the mark."""
+STRANGER: Final = replace(CSR, der=b"PKCS#10 with the stranger's key", spki=b"SPKI of the stranger's key")
 FORGED: Final = b"\xffTCG\x80\x18 and whatever the attacker likes"
 SECRET: Final = bytes(range(32))
 
@@ -113,6 +119,12 @@ def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
 
 
 # Another agent on the victim's host, whose key has the shape of ours
+
+
+def strangers_first(tpm: SoftwareTpm) -> NodeRequest:
+    """Show the host's endorsement key and the other agent's attestation key, for a key of one's own."""
+    with connected(tpm.tcti) as esys, primary(esys, P384.creation()) as ek, primary(esys, OTHERS_TEMPLATE) as ak:
+        return request_of(FirstEvidence(ek_public=ek.public, ak_public=ak.public), csr=STRANGER)
 
 
 def of_another_agent(scene: Scene) -> tuple[NodeRequest, Facts]:

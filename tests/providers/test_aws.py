@@ -19,14 +19,12 @@ from aws_signing import RoleSession
 from aws_world import INSTANCE, POLICY, Stage, facts_of, filed_aws, region_key
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from ec2_world import INSTANCE as MACHINE
-from ec2_world import OTHERS, OURS, RUNNING, Amazon
 from worlds import T1, Calls, denied_for
 
 from clouds.authority import certify
 from clouds.aws import ACCOUNT, REGION, Answer, Front, Principal, error, refusal
 from nodeattest_providers.aws.api.ec2 import Ec2, Instances, KeyType
-from nodeattest_providers.aws.checks import Ec2Instance, Realm
+from nodeattest_providers.aws.checks import Realm
 from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.errors import Reason, Unavailable
@@ -248,41 +246,3 @@ async def test_a_roles_credentials_are_replaced_five_minutes_before_they_expire(
     for _ in range(2):
         assert not await ec2.describe(Realm(other, REGION), [STRANGER])
     assert amazon.asked.count("AssumeRole") == times
-
-
-async def found(instances: Instances) -> str:
-    shown = NITRO[KeyType.RSA_2048]
-    return (await instances.endorsement_key(MACHINE, accounts=frozenset({OURS}), shown=shown)).fingerprint
-
-
-async def test_a_key_is_asked_for_once_in_five_minutes_whoever_wants_it() -> None:
-    amazon = Amazon()
-    instances = amazon.instances()
-    amazon.free.clear()
-    together = [asyncio.create_task(found(instances)) for _ in range(8)]
-    while not amazon.asked:
-        await asyncio.sleep(0.005)
-    amazon.free.set()
-    await asyncio.gather(*together)
-    for now, calls in ((299.0, 1), (301.0, 2)):
-        amazon.now = now
-        await found(instances)
-        assert len(amazon.asked) == calls
-    await instances.aclose()
-
-
-@pytest.mark.parametrize(
-    ("instance", "reason"),
-    [
-        (replace(RUNNING, owner=OTHERS), Reason.PLATFORM_INSTANCE_NOT_FOUND),
-        (replace(RUNNING, zone="us-east-1b"), Reason.PLATFORM_INSTANCE_MISMATCH),
-        (replace(RUNNING, state="terminated"), Reason.PLATFORM_INSTANCE_NOT_RUNNING),
-        (replace(RUNNING, has_tpm=False), Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED),
-    ],
-)
-async def test_of_an_instance_that_may_not_join_no_key_is_asked_for(instance: Ec2Instance, reason: Reason) -> None:
-    amazon = Amazon(instance=instance)
-    with denied_for(reason) as denied:
-        await found(amazon.instances())
-    assert denied.value.checks
-    assert not amazon.asked

@@ -5,18 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import ssl
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import closing, contextmanager
-from http.client import HTTPSConnection
+from contextlib import contextmanager
 
 import pytest
 from worlds import denied_for
 
-from clouds.aws import SandboxAws
-from clouds.aws_metadata import Instance
 from clouds.serving import Reply, Request, Serving
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.node import (
@@ -25,7 +21,7 @@ from nodeattest_providers.aws.node import (
     parse_imds_signature,
     to_definite_length,
 )
-from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
+from nodeattest_providers.aws.protocol import parse_evidence
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding
@@ -75,40 +71,8 @@ def service(answers: Answers, *, seen: list[str] | None = None) -> Generator[str
         serving.stop()
 
 
-@pytest.fixture(scope="module")
-def instance(aws: SandboxAws) -> Instance:
-    return aws.launch()
-
-
 def attestor(endpoint: str) -> AwsAttestor:
     return AwsAttestor({"metadataEndpoint": endpoint}, sleep=lambda _: None)
-
-
-def evidence_of(instance: Instance) -> AwsEvidence:
-    return parse_evidence(attestor(instance.metadata_endpoint).attest(BINDING).data)
-
-
-def test_the_evidence_holds_the_document_its_signature_in_der_and_a_request_that_sts_answers(
-    aws: SandboxAws, instance: Instance
-) -> None:
-    found = evidence_of(instance)
-    assert json.loads(found.document)["instanceId"] == instance.instance_id
-    assert found.pkcs7[0] == 0x30
-    assert found.pkcs7[1] != 0x80
-    assert found.document in found.pkcs7
-    answer = send_as_controller(aws, found, BINDING)
-    assert f"assumed-role/nodes/{instance.instance_id}" in answer
-
-
-def send_as_controller(aws: SandboxAws, found: AwsEvidence, binding: Binding) -> str:
-    """Rebuild the request as the controller does, and send it."""
-    request = sts_request(found.region, binding)
-    travelled = {"authorization": found.sts.authorization, "x-amz-date": found.sts.date}
-    travelled["x-amz-security-token"] = found.sts.security_token
-    tls = ssl.create_default_context(cafile=str(aws.ca_file))
-    with closing(HTTPSConnection(aws.url.removeprefix("https://"), timeout=60, context=tls)) as connection:
-        connection.request("POST", "/", request.body, {**request.headers, **travelled})
-        return connection.getresponse().read().decode()
 
 
 def test_everything_is_asked_with_a_token_and_the_secret_leaves_in_no_form(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from composite_world import (
     sound_exchange,
     verify,
 )
+from oci_world import OracleCloud, metadata_service
 from tpm_world import SoftTpm
 from worlds import CSR, FACTS, PIN, answering, denied_for, published
 from worlds import SECRET as ATTESTOR_SECRET
 from worlds import filed as stored
 
-from nodeattest_providers import registry
 from nodeattest_providers.canonical_json import dumps
 from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.composite.attestor import CompositeAttestor
@@ -37,11 +37,10 @@ from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unava
 from nodeattest_providers.identifiers import (
     ANNOTATION_SUPPORTED_VERSIONS,
     ProviderName,
-    Purpose,
     evidence_block,
-    signer_for,
 )
-from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonObject, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonObject, JsonValue, PublishedChallenge
+from nodeattest_providers.oci.protocol import OciEvidence
 from nodeattest_providers.verifier_interface import Facts, LedgerFacts, NodeRequest
 
 
@@ -269,59 +268,34 @@ def test_a_parts_refusal_of_its_version_names_no_version_of_the_composite() -> N
     assert not denied.annotations
 
 
-BINDING = Binding(evidence_block(PROVIDER, 1), PIN, signer_for(PROVIDER, Purpose.CLIENT), hashlib.sha256(CSR).digest())
+# The node
 
 
-class MoonAttestor(Attestor):
-    """The node's half of a third party's provider of one step."""
-
-    provider = MOON
-    versions: tuple[int, ...] = (1,)
-    two_step = False
-
-    def __init__(self) -> None:
-        self.is_closed = False
-
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        assert challenge is None
-        return Evidence(MOON, 1, {"binding": binding.digest.hex()})
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-@pytest.fixture(autouse=True)
-def moon(monkeypatch: pytest.MonkeyPatch) -> MoonAttestor:
-    made, others = MoonAttestor(), registry.make_attestor
-
-    def make(name: ProviderName, found: Mapping[str, JsonValue]) -> Attestor:
-        return made if name == MOON else others(name, found)
-
-    monkeypatch.setattr(registry, "make_attestor", make)
-    return made
+BINDING = Binding(evidence_block(PROVIDER, 1), PIN, SIGNER, hashlib.sha256(CSR).digest())
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Mapping[str, JsonValue]:
+def settings(tmp_path: Path) -> Iterator[Mapping[str, JsonValue]]:
+    """A part of two steps and one of one step, whose metadata service is there."""
     path = tmp_path / "secret"
     path.touch(mode=0o600)
     path.write_bytes(ATTESTOR_SECRET)
-    return {"challenge": {"secretFile": str(path)}, "moon": {}}
+    with metadata_service(OracleCloud(tmp_path).launch("a")) as url:
+        yield {"challenge": {"secretFile": str(path)}, "oci": {"metadataEndpoint": url}}
 
 
 async def test_a_part_of_two_steps_and_one_of_one_step_attest_together(settings: Mapping[str, JsonValue]) -> None:
     attestor = CompositeAttestor(settings)
-    facts = replace(FACTS, settings={"allOf": ["moon", "challenge"]})
-    moon, first = OneStep("moon"), stored(attestor.attest(BINDING))
-    signer = signer_of(moon, ChallengeSigner())
+    facts = replace(FACTS, settings={"allOf": ["challenge", "oci"]})
+    oci, first = OneStep("oci"), stored(attestor.attest(BINDING))
+    signer = signer_of(oci, ChallengeSigner())
     with pytest.raises(ChallengeRequired) as required:
         await signer.verify_client_attestation_data(first, facts)
     assert set(CompositeChallenge.parse(required.value.challenge).texts) == {"challenge"}
     second = answering(first, attestor.attest(BINDING, published(first, required.value.challenge)))
     attested = await signer.verify_client_attestation_data(second, replace(facts, first_request=first))
     assert attested.provider == PROVIDER
-    request, _ = moon.seen[-1]
-    assert request.evidence.data == {"binding": request.binding(PIN).digest.hex()}
+    assert OciEvidence.parse(oci.seen[-1][0].evidence.data)
 
 
 def attestor_challenge_of(text: str, csr: bytes = CSR) -> PublishedChallenge:
@@ -331,7 +305,7 @@ def attestor_challenge_of(text: str, csr: bytes = CSR) -> PublishedChallenge:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (dumps({"challenge": "x", "moon": "y"}).decode(), Reason.CHALLENGE_UNKNOWN),
+        (dumps({"challenge": "x", "oci": "y"}).decode(), Reason.CHALLENGE_UNKNOWN),
         (dumps({"insecure": "x"}).decode(), Reason.EVIDENCE_MALFORMED),
         ('{ "challenge":"x"}', Reason.EVIDENCE_MALFORMED),
     ],
@@ -347,17 +321,12 @@ def test_a_challenge_of_other_parts_or_none_is_not_answered(
     "wrong",
     [
         {},
-        {"moon": {}, "insecure": {}},
-        {"moon": {}, "composite": {}},
-        {"moon": {}, "nobody": {}},
+        {"aws": {}, "insecure": {}},
+        {"aws": {}, "composite": {}},
+        {"aws": {}, "nobody": {}},
         {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}},
     ],
 )
 def test_settings_that_make_no_composite_are_denied(wrong: Mapping[str, JsonValue]) -> None:
     with pytest.raises(Denied):
         CompositeAttestor(wrong)
-
-
-def test_closing_releases_every_part(settings: Mapping[str, JsonValue], moon: MoonAttestor) -> None:
-    CompositeAttestor(settings).close()
-    assert moon.is_closed

@@ -12,7 +12,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from ec2_world import FROM_EC2, INSTANCE, OURS
 from tpm_world import (
     EK_USAGE,
     MACHINE,
@@ -42,6 +41,9 @@ from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION, check_c
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import ClusterAPISigner, Facts, NamedEndorsementKey
 
+INSTANCE = ProviderID("aws:///us-east-1a/i-0123456789abcdef0")
+OURS = "111111111111"
+FROM_EC2: dict[str, JsonValue] = {"endorsementKeysFrom": {"ec2": {"accounts": [OURS]}}}
 UNTRUSTED = Reason.ENDORSEMENT_KEY_UNTRUSTED
 INVALID = Reason.ENDORSEMENT_CERTIFICATE_INVALID
 
