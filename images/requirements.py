@@ -103,6 +103,13 @@ def locked_lines(lock: Path, names: frozenset[str]) -> str:
     return "".join(f"{found[name]}\n" for name in sorted(names))
 
 
+def build_wheels(out: Path, projects: Iterable[str]) -> None:
+    """Build wheels of ours from this tree."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    folders = [TREE / name for name in projects]
+    run(*command, "--no-build-isolation", "--no-index", "--wheel-dir", out, *folders)
+
+
 def download(lines: str, architecture: Architecture, target: Path) -> list[Path]:
     """Download the wheels of these lines, whichever machine asks; pip checks the hashes."""
     target.mkdir()

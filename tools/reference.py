@@ -1,14 +1,19 @@
 """``python -m tools.reference``: write the pages of the reference anew, from what they are about.
 
-docs/commands.md, docs/metrics.md, docs/crds.md and docs/configuration.md; what is before the first section stays.
+docs/commands.md, docs/metrics.md, docs/crds.md, and the controller's section of docs/configuration.md; what is before
+the first of these sections stays. A setting's meaning is the docstring below its field.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,13 +22,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from nodeattest_cli.main import cli
+from nodeattest_controller import configfile, main
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics as Controller
+from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
 from nodeattest_discovery.front import Metrics as Front
 from nodeattest_identity.addon.gateway.service import Metrics as Gateway
 from nodeattest_identity.addon.sidecar.service import Metrics as Sidecar
 from nodeattest_identity.serve import Metrics as Issuer
-from tools import configuration_reference
+from nodeattest_parsing.times import format_seconds
 from tools.markdown_tables import cell, code, table
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -233,18 +240,80 @@ def _limits(schema: _Schema) -> list[str]:
     return found
 
 
+# Settings
+
+_KINDS: Final = {
+    "str": "string",
+    "str | None": "string",
+    "bool": "true or false",
+    "int": "whole number",
+    "float": "duration",
+    "Path | None": "path of a file",
+    "tuple[str, ...]": "list of strings",
+    "tuple[str, ...] | None": "list of strings",
+    "Mapping[str, Mapping[str, JsonValue]]": "mapping of mappings",
+}
+"""By the annotation: a field of a new type needs its words here."""
+
+
+def settings() -> Iterator[str]:
+    """Yield the controller's settings."""
+    options = {option for param in main.run.params for option in param.opts}
+    meanings = _docstrings(Settings)
+    rows: list[tuple[str, ...]] = []
+    for field in fields(Settings):
+        if field.name != "identity":
+            name = camel(field.name)
+            flag = "--" + re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
+            kind, default = _KINDS[str(field.type)], _default(str(field.type), field.default)
+            rows.append((code(name), code(flag) if flag in options else "", kind, default, meanings[field.name]))
+    yield "## Controller"
+    yield f"`apiVersion: {configfile.API_VERSION}`, `kind: {configfile.KIND}`,\nin YAML; `--config` names the file."
+    yield table(("field", "flag", "type", "default", "meaning"), rows)
+
+
+def _default(annotation: str, value: object) -> str:
+    match value:
+        case None | ():
+            return ""
+        case float() if annotation == "float":
+            return code(format_seconds(value))
+        case bool() | tuple():
+            return code(json.dumps(value))
+        case _:
+            return "" if value is MISSING else code(str(value))
+
+
+def _docstrings(owner: type) -> dict[str, str]:
+    """Return the docstrings below a class's attributes, as cells."""
+    module = ast.parse(Path(inspect.getfile(owner)).read_text(encoding="utf-8"))
+    [body] = [node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__]
+    found: dict[str, str] = {}
+    for statement, after in pairwise(body):
+        match statement, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                meaning = re.sub(r"(; |^|\. )None(:| means)", r"\1absent\2", text.replace("``", "`"))
+                meaning = meaning.replace(". absent", ". Absent")
+                off = ", ".join(f"`{name}`" for name in OFF_BY_DEFAULT)
+                found[name] = cell(meaning.replace("those of `OFF_BY_DEFAULT`", off))
+            case _:
+                pass
+    return found
+
+
 PAGES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "commands.md": commands,
     "metrics.md": metrics,
     "crds.md": definitions,
-    "configuration.md": configuration_reference.sections,
+    "configuration.md": settings,
 }
 
 
 def page(name: str) -> str:
     """Write a page anew."""
     before = (DOCS / name).read_text(encoding="utf-8")
-    head = before.partition("\n## nodeattest" if name == "commands.md" else "\n## ")[0].rstrip()
+    first = {"commands.md": "\n## nodeattest", "configuration.md": "\n## Controller"}.get(name, "\n## ")
+    head = before.partition(first)[0].rstrip()
     return "\n\n".join((head, *PAGES[name]())) + "\n"
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -37,6 +35,7 @@ from images.debian import (
 )
 from images.requirements import (
     PYTHON_LOCK,
+    build_wheels,
     component,
     deb_component,
     download,
@@ -129,9 +128,7 @@ def created_at() -> str:
 def build_from_tree(out: Path, cache: Path) -> list[Built]:
     """Build our wheels from this tree, and the images of them."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--no-build-isolation", "--no-index", "--wheel-dir", folder]
-        subprocess.run([*command, *(str(TREE / name) for name in OWN_WHEELS.values())], check=True)
+        build_wheels(Path(folder), OWN_WHEELS.values())
         wheels = sorted(Path(folder).glob("*.whl"))
         return build(wheels=wheels, version=__version__, commit=of_checkout(), out=out, cache=cache)
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images.debian import PYTHON, TREE, Architecture, cached, debian, interpreter, read_lock, run
-from images.requirements import PYTHON_LOCK, download, locked_lines
+from images.debian import PYTHON, Architecture, cached, debian, interpreter, read_lock, run
+from images.requirements import PYTHON_LOCK, build_wheels, download, locked_lines
 from nodeattest_providers import __version__
 
 HOME: Final = "/opt/nodeattest"
@@ -41,10 +41,6 @@ _OWN_OPENSSL: Final = f"""\
         os.putenv(f"OPENSSL_{{name}}", f"@HOME@/{{path}}")
 """
 """Before the first import of ``ssl``. ``putenv``: ``os.environ`` stays what the machine gave, for its programs."""
-_PIP_WHEEL: Final = (
-    *(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"),
-    *("--no-deps", "--no-build-isolation", "--no-index"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +168,7 @@ def _copy_modules(source: Path, target: Path, files: Iterable[Path]) -> None:
 
 def _unpack_wheels(work: Path, target: Path) -> str:
     """Unpack what the wheels of a node hold; returns the command's text."""
-    for project in _WHEELS:
-        run(*_PIP_WHEEL, "--wheel-dir", work, TREE / project)
+    build_wheels(work, _WHEELS)
     script = ""
     for wheel in sorted(work.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:

@@ -11,9 +11,10 @@ import pytest
 from core_kit import CA, pem
 
 from nodeattest_authenticator import settings as agent
-from tools import configuration_reference, reference
+from tools import reference
 
 TREE: Final = Path(__file__).parents[2]
+CONFIGURATION: Final = (TREE / "docs/configuration.md").read_text(encoding="utf-8")
 PACKAGES: Final = (
     *("parsing", "providers", "kube", "serving", "discovery", "identity"),
     *("authenticator", "controller", "cli", "sandbox/nodeattest_demo"),
@@ -24,6 +25,11 @@ VARIABLE: Final = re.compile(r"(?:environb?(?:\.get|\.setdefault)?[(\[]|environm
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_page_is_what_the_code_says(name: str) -> None:
     assert reference.page(name) == (reference.DOCS / name).read_text(encoding="utf-8"), "make reference"
+
+
+def rows(section: str) -> list[str]:
+    text = CONFIGURATION.partition(f"## {section}")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([\w.\[\]]+)` \|", text, re.MULTILINE)
 
 
 def test_every_field_of_the_agents_file_has_a_row() -> None:
@@ -52,7 +58,9 @@ def test_every_field_of_the_agents_file_has_a_row() -> None:
     for source in ({"value": "p://1"}, {"file": "/id"}, {"command": ["/bin/id"]}):
         settings = agent.parse(json.dumps({**written, "providerID": source}).encode(), hostname="n")
         paths |= set(_paths(json.loads(agent.settings_to_json(settings))))
-    rows = [name for name, *_ in configuration_reference.agent_rows()]
+    rows = re.findall(
+        r"^\| `([\w.\[\]]+)` \|", CONFIGURATION.partition("## Agent")[2].partition("\n## ")[0], re.MULTILINE
+    )
     assert sorted(rows) == sorted(paths - {"apiVersion", "kind"})
 
 
@@ -72,4 +80,4 @@ def _paths(document: Any, before: str = "") -> list[str]:
 def test_every_variable_that_the_code_reads_has_a_row() -> None:
     files = [file for package in PACKAGES for file in (TREE / package).rglob("*.py")]
     read = {name for file in files for name in VARIABLE.findall(file.read_text(encoding="utf-8"))}
-    assert read == set(configuration_reference.ENVIRONMENT)
+    assert read == set(rows("Environment"))

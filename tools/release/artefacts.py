@@ -20,6 +20,7 @@ from images.controller.build import build_from_tree, created_at
 from images.debian import ARCHITECTURES, CACHE, TREE, read_lock
 from images.requirements import (
     PYTHON_LOCK,
+    build_wheels,
     component,
     deb_component,
     environment,
@@ -55,9 +56,7 @@ _HEAD: Final = """\
 
 
 def _wheels(out: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-build-isolation", "--no-index", "--wheel-dir", str(out)]
-    subprocess.run([*command, *(str(TREE / name) for name in _WHEELS)], check=True)
+    build_wheels(out, _WHEELS)
     write_requirements(out)
 
 
