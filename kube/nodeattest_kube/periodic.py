@@ -1,8 +1,6 @@
 """When to do something again: back-off, rate limits, and a reconciler that runs periodically.
 
-The reconciler runs soon after a change, else once a period, and with back-off after failures. The reconcilers of many
-objects do not run in step, and each spends at most a share of the time reconciling. Back-off is exponential with
-jitter, and never shorter than a server's Retry-After. Out of scope: what is reconciled, and how a failure is reported.
+The reconcilers of many objects do not run in step, and each spends at most a share of the time reconciling.
 Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter; the generic cell rate
 algorithm (ITU-T I.371): a bucket is the time at which its next token is there.
 """
@@ -13,17 +11,20 @@ import asyncio
 import logging
 import random as random_module
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, ParamSpec, Protocol
+from typing import Final, ParamSpec
 
 from nodeattest_kube.errors import ApiError
 
 _REMEMBERED: Final = 20_000
 _LOG: Final = logging.getLogger(__name__)
 P = ParamSpec("P")
+Random = Callable[[], float]
+"""Draws from [0, 1)."""
 
 
 class RateLimiter:
@@ -97,8 +98,8 @@ class BackoffPolicy:
     jitter: float = 1.0
     """At most this share of the delay is added at random, so that a fleet's clients spread out."""
 
-    def delay(self, failures: int, random: Callable[[], float], error: BaseException | None) -> float:
-        """Seconds to wait after the n-th failure in a row, counted from 1; ``random`` gives [0, 1).
+    def delay(self, failures: int, random: Random, error: BaseException | None) -> float:
+        """Seconds to wait after the n-th failure in a row, counted from 1.
 
         ``error``: the last failure. Its Retry-After, which ``errors`` caps, is waited out.
         """
@@ -123,51 +124,37 @@ class ResyncConfig:
     period: float = 60.0
     min_interval: float = 10.0
     """Between two runs at least, however much changes."""
-    urgent: float = 1.0
-    """The same, if ``hurry`` was called."""
     retry: float = 5.0
     """After a failure; doubled each time, up to ``max_retry``."""
     max_retry: float = 300.0
     share: int = 10
-    """One part in so many of the time may be spent reconciling."""
-    share_of_changes: int = 0
-    """The same of what changes start; a run follows within the period all the same. 0: no less than ``share``."""
+    """Changes start runs for at most one part in so many of the time. With the periodic ones it is at most a tenth."""
 
 
-class PeriodicTask(Protocol):
-    """What is done in each run."""
-
-    async def reconcile(self) -> float | None:
-        """Read and act; returns the seconds until the next run at the latest, None for the period. Raises ApiError."""
-        ...
-
-    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Report the last of so many failures in a row; the next run starts after ``delay`` seconds."""
-        ...
-
-
-class PeriodicReconciler:
-    """Runs one task until it is canceled."""
+class PeriodicReconciler(ABC):
+    """Reconciles periodically and soon after changes, and after failures with back-off, until it is canceled."""
 
     def __init__(
         self,
-        task: PeriodicTask,
         config: ResyncConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random_module.random,
+        random: Random = random_module.random,
     ) -> None:
         """``clock`` is monotonic seconds; ``random`` draws from [0, 1)."""
-        self._task = task
         self._config = config
         self._backoff = BackoffPolicy(initial=0.8 * config.retry, cap=0.8 * config.max_retry, jitter=0.5)
-        self._clock = clock
-        self._random = random
+        self._clock, self._draw = clock, random
         self._wake = asyncio.Event()
-        self._urgent = asyncio.Event()
         self._failures = 0
-        self._retry_after = 0.0
-        """Seconds for which the server asked to be left alone, from the end of the last run."""
+
+    @abstractmethod
+    async def reconcile(self) -> float | None:
+        """Read and act; returns the seconds until the next run at the latest, None for the period. Raises ApiError."""
+
+    @abstractmethod
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Report the last of so many failures in a row; the next run starts after ``delay`` seconds."""
 
     @property
     def synced(self) -> bool:
@@ -176,52 +163,41 @@ class PeriodicReconciler:
 
     @property
     def last_error(self) -> ApiError | None:
-        """None: failures are reported by ``PeriodicTask.failed``; they say nothing of the connection."""
+        """None: failures are reported by ``failed``; they say nothing of the connection."""
         return None
 
     def changed(self, _keys: frozenset[str] | None = None) -> None:
         """Run again soon; what changed does not matter."""
         self._wake.set()
 
-    def hurry(self) -> None:
-        """Run again after ``urgent`` seconds, whatever the last run cost, and though it failed."""
-        self._urgent.set()
-        self._wake.set()
-
     async def run(self) -> None:
         """Run until canceled."""
-        await asyncio.sleep(self._config.spread * self._random())
+        await asyncio.sleep(self._config.spread * self._draw())
         while True:
             self._wake.clear()
-            self._urgent.clear()
             started = self._clock()
             delay = await self._attempt()
-            if self._failures:
-                await self._rest(delay)
-                continue
             ended = self._clock()
             spent = ended - started
-            for_changes = max(self._config.min_interval, self._config.share_of_changes * spent)
-            await self._rest(max(min(for_changes, delay), self._config.share * spent))
-            await _wait(self._wake, max(0.0, delay - (self._clock() - ended)))
-
-    async def _rest(self, seconds: float) -> None:
-        """Wait so long, or for ``urgent`` seconds if it is urgent."""
-        first = max(min(self._config.urgent, seconds), self._retry_after)
-        await asyncio.sleep(first)
-        await _wait(self._urgent, max(0.0, seconds - first))
+            for_changes = max(self._config.min_interval, self._config.share * spent)
+            rest = max(min(for_changes, delay), 10 * spent)
+            await asyncio.sleep(delay if self._failures else rest)
+            # Not asyncio.wait_for, which in Python 3.11 loses a cancellation that comes with the event.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, delay - (self._clock() - ended))):
+                    await self._wake.wait()
 
     async def _attempt(self) -> float:
+        """Reconcile once; return the seconds until the next run at the latest."""
         try:
-            again_after = await self._task.reconcile()
+            again_after = await self.reconcile()
         except ApiError as error:
             self._failures += 1
-            self._retry_after = error.retry_after or 0.0
-            delay = self._backoff.delay(self._failures, self._random, error)
-            await self._task.failed(error, self._failures, delay)
+            delay = self._backoff.delay(self._failures, self._draw, error)
+            await self.failed(error, self._failures, delay)
             return delay
-        self._failures, self._retry_after = 0, 0.0
-        return (self._config.period if again_after is None else again_after) * (0.8 + 0.4 * self._random())
+        self._failures = 0
+        return (self._config.period if again_after is None else again_after) * (0.8 + 0.4 * self._draw())
 
 
 async def call_every(period: float, action: Callable[[], None]) -> None:
@@ -229,13 +205,3 @@ async def call_every(period: float, action: Callable[[], None]) -> None:
     while True:
         action()
         await asyncio.sleep(period)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, at most so long.
-
-    Not by ``asyncio.wait_for``, which in Python 3.11 loses a cancellation that comes with the event.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

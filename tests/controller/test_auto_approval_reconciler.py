@@ -53,7 +53,7 @@ CSRS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 CLUSTER_INFO: Final = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SELF_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_FAST: Final = ResyncConfig(spread=0, period=0.05, min_interval=0, urgent=0, retry=0.001, max_retry=0.002, share=0)
+_FAST: Final = ResyncConfig(spread=0, period=0.05, min_interval=0, retry=0.001, max_retry=0.002, share=0)
 
 
 class AutoApprovalWorld:

@@ -182,7 +182,7 @@ class Site:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        resync = ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02)
+        resync = ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, retry=0.02)
         async with cached(self.api) as management:
             deps, configs = deps_of(management, clock=lambda: self.now), KubeadmConfigs(self.api, management.caches)
             async with tasks(ChallengeSecretReconciler(deps, configs, KEY, self.api, resync).run()):

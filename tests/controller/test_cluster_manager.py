@@ -209,14 +209,14 @@ BROKEN = ApiError(500, "InternalError", "broken")
 QUICK = ResyncConfig(spread=0, period=30, min_interval=0.001, retry=0.02, max_retry=0.08)
 
 
-class Task:
+class Task(PeriodicReconciler):
     """A periodic task that fails as a script says, and notes when it began."""
 
     def __init__(self, *script: ApiError | None, every: ApiError | None = None) -> None:
         self.script, self.every = list(script), every
         self.runs: list[float] = []
         self.failures: list[tuple[int, float]] = []
-        self.reconciler = PeriodicReconciler(self, QUICK, clock=now, random=lambda: 0.5)
+        super().__init__(QUICK, clock=now, random=lambda: 0.5)
 
     async def reconcile(self) -> float | None:
         self.runs.append(now())
@@ -228,7 +228,7 @@ class Task:
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         self.failures.append((failures, delay))
         if error.retry_after is not None:
-            self.reconciler.hurry()
+            self.changed()
 
 
 def look_for(looks: PeriodicReconciler, seconds: float) -> None:
@@ -242,15 +242,15 @@ def look_for(looks: PeriodicReconciler, seconds: float) -> None:
     run_virtually(main())
 
 
-def test_a_server_that_asks_to_be_left_alone_is_although_it_is_urgent() -> None:
+def test_a_server_that_asks_to_be_left_alone_is_although_something_changed() -> None:
     busy = Task(every=ApiError(429, "TooManyRequests", "busy", retry_after=40.0))
-    look_for(busy.reconciler, 100.0)
+    look_for(busy, 100.0)
     assert busy.runs == [0.0, 40.0, 80.0]
 
 
 def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
     task = Task(BROKEN, BROKEN, BROKEN, BROKEN, None, BROKEN)
-    look_for(task.reconciler, 100.0)
+    look_for(task, 100.0)
     assert task.failures == [(1, 0.02), (2, 0.04), (3, 0.08), (4, 0.08), (1, 0.02)]
 
 
@@ -258,17 +258,16 @@ def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them()
 def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes: float, most: int) -> None:
     looks = 0
 
-    class Slow:
+    class Slow(PeriodicReconciler):
         async def reconcile(self) -> float | None:
             nonlocal looks
             looks += 1
             await advance(takes)
-            reconciler.changed()
+            self.changed()
             return None
 
         async def failed(self, error: ApiError, failures: int, delay: float) -> None:
             raise AssertionError(error, failures, delay)
 
-    reconciler = PeriodicReconciler(Slow(), ResyncConfig(spread=0, share_of_changes=50), clock=now, random=lambda: 0.5)
-    look_for(reconciler, 600)
+    look_for(Slow(ResyncConfig(spread=0, share=50), clock=now, random=lambda: 0.5), 600)
     assert looks in {most - 1, most}

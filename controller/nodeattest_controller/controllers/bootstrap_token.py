@@ -166,7 +166,7 @@ def patch_of(token: Token, record: Record, expires: datetime) -> JsonObject:
 class BootstrapTokenReconciler(ClusterReconciler):
     """The tokens of one cluster. Each write is for the version of the Secret that was evaluated."""
 
-    resync = ResyncConfig(share_of_changes=50)
+    resync = ResyncConfig(share=50)
     """A run reads all tokens and Machines, and each machine that joins is a change: thousands pay for it once a
     minute."""
 

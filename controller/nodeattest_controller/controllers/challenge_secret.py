@@ -132,7 +132,7 @@ def refers_to_secret(config: JsonObject) -> bool:
 class ChallengeSecretReconciler(ClusterReconciler):
     """The Secrets of one cluster's Machines."""
 
-    resync = ResyncConfig(min_interval=1.0, share_of_changes=50, max_retry=60.0)
+    resync = ResyncConfig(min_interval=1.0, share=50, max_retry=60.0)
     """The bootstrap provider backs off while the Secret does not exist, so a run follows a new Machine within
     seconds."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
@@ -32,7 +31,7 @@ _RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=1.0, retry=2
 """An operator's change of the Secret is noticed within the period."""
 
 
-class ChallengeKeys:
+class ChallengeKeys(PeriodicReconciler):
     """The keys as of the last read."""
 
     def __init__(
@@ -44,10 +43,11 @@ class ChallengeKeys:
         now: Callable[[], datetime],
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
+        super().__init__(_RESYNC)
         self._store = SecretStore(client, namespace=namespace, name=SECRET_NAME)
         self._rotate_after = rotate_after
         self._now = now
-        self._random = random
+        self._token_bytes = random
         self._keys: tuple[SecretBytes, ...] = ()
 
     def keys(self) -> tuple[SecretBytes, ...]:
@@ -73,13 +73,10 @@ class ChallengeKeys:
         more = fields(error=str(error), failures=failures, delay=delay)
         _LOG.warning("cannot read the challenge keys", extra=more)
 
-    async def run(self) -> None:
-        await PeriodicReconciler(self, _RESYNC, clock=time.monotonic).run()
-
     def _next_content(self, secret: JsonObject | None) -> SecretContent | None:
         if secret is not None and self._due_in(secret) > timedelta(0):
             return None
-        data = {"current": self._random(KEY_BYTES)}
+        data = {"current": self._token_bytes(KEY_BYTES)}
         previous = secret_bytes(secret, "current")
         if previous is not None:
             data["previous"] = previous

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -115,7 +114,7 @@ class ReconcilerDeps:
     """Monotonic seconds."""
 
 
-class ClusterReconciler(PeriodicReconciler, ABC):
+class ClusterReconciler(PeriodicReconciler):
     """A controller in one connected cluster that runs periodically and after changes (``ClusterRunner``)."""
 
     resync: ClassVar = ResyncConfig()
@@ -123,20 +122,12 @@ class ClusterReconciler(PeriodicReconciler, ABC):
     def __init__(
         self, deps: ReconcilerDeps, key: ClusterKey, client: ApiClient, resync: ResyncConfig | None = None
     ) -> None:
-        super().__init__(self, resync or self.resync, clock=deps.clock)
+        super().__init__(resync or self.resync, clock=deps.clock)
         self._key, self._client = key, client
         self._management, self._guard, self._metrics = deps.management, deps.guard, deps.metrics
         self._now = deps.now
         log = logging.getLogger(type(self).__module__)
         self._events = ClusterEvents(key, deps.management, deps.events, log=log, clock=deps.clock)
-
-    @abstractmethod
-    async def reconcile(self) -> float | None:
-        """Read and act; returns the seconds until the next run at the latest, None for the period. Raises ApiError."""
-
-    @abstractmethod
-    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Report the last of so many failures in a row; the next run starts after ``delay`` seconds."""
 
 
 _LOG: Final = logging.getLogger(__name__)

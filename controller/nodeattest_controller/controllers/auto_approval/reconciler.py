@@ -79,7 +79,7 @@ _CLUSTER_INFO: Final = paths.core_path("configmaps", "cluster-info", namespace="
 class AutoApprovalReconciler(ClusterReconciler):
     """In-tree approval in one cluster."""
 
-    resync = ResyncConfig(period=300.0, share_of_changes=50)
+    resync = ResyncConfig(period=300.0, max_retry=30.0, share=50)
     """The resync finds changes of RBAC and other authorizers. An approved request for the in-tree signer is urgent."""
 
     def __init__(
@@ -88,7 +88,7 @@ class AutoApprovalReconciler(ClusterReconciler):
         super().__init__(deps, key, client, resync)
         self._block = ApprovalBlock(client)
         self.certificates: Final = certificates.InTreeCertificates(
-            key, client, self._management.inventory, clock=deps.clock, on_change=self.hurry
+            key, client, self._management.inventory, clock=deps.clock, on_change=self.changed
         )
         self._audits = False
         self._permitted_until: datetime | None = None
@@ -116,7 +116,7 @@ class AutoApprovalReconciler(ClusterReconciler):
                 async with asyncio.timeout(_LIMIT):
                     if self._guard.enforced_cluster(self._key) is not None:
                         await self._block.install()
-                        self.hurry()
+                        self.changed()
                         return
             await asyncio.sleep(1.0)
 
