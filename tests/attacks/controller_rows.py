@@ -1,252 +1,72 @@
-"""Attacks on the controller's two lists: ``csr.checks`` and ``csr.kubelet_checks``.
-
-The real issuer and reconciler run over API servers in memory; the provider's answer is set.
-"""
+"""Attacks on the controller's two lists: ``csr.checks`` and ``csr.kubelet_checks``."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import (
-    CAPI,
-    CREATED,
-    CSRS,
-    NODE,
-    OWN,
-    PROVIDER_ID,
-    SIGNERS,
-    OneRound,
-    TwoRounds,
-    World,
-    attested,
-    machine,
+from catalogue import Expected, Verdict
+from controller_scene import (
+    ADDRESS,
+    AS_NODE,
+    CLUSTER,
+    GRANTED,
+    HOSTNAME,
+    MACHINE,
+    NODE_REF,
+    OTHER,
+    SECOND_NODE,
+    Attack,
+    Scene,
+    decision,
+    hostname,
+    running,
+    verifier,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
+from csr_world import CAPI, CREATED, NODE, OWN, PROVIDER_ID, OneRound, TwoRounds, attested
 from late_machines import put_machine, put_metal3, serve_metal3
 
-from nodeattest_controller.controllers.csr import checks as csr_checks
-from nodeattest_controller.controllers.csr import kubelet_checks
-from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
 from nodeattest_controller.model.attestation import MAX_LIVE
 from nodeattest_controller.model.csr_request import parse_kubelet_request
 from nodeattest_controller.model.kubeadm_config import bound_group
-from nodeattest_controller.verification.checks import Pipeline, RequestCheck
-from nodeattest_controller.verification.facts import RequestFacts
-from nodeattest_parsing.objects import mapping, rfc3339, text
+from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope, identifiers
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef
-from nodeattest_providers.node_interface import JsonObject as EvidenceObject
-from nodeattest_providers.pkcs10 import build_csr
-from nodeattest_providers.verifier_interface import Facts, NodeRequest
+from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.verifier_interface import Facts
 from nodeattest_sandbox.pki import ClusterPki
 
-F = TypeVar("F", bound=RequestFacts)
-Outcome = tuple[str, str]
-"""Name of the check that refused, and its reason."""
-GRANTED: Final = ("granted", "")
-CHALLENGED: Final = ("challenged", "")
-OTHER: Final = identifiers.ProviderID("metal://rack-1/2")
-SECOND_NODE: Final = identifiers.NodeName("worker-2")
-AS_NODE: Final[dict[str, Any]] = {"username": f"system:node:{NODE}", "groups": ["system:nodes"]}
 REFUSED: Final = Denied(Reason.ENDORSEMENT_KEY_UNTRUSTED, expected="a known key", got="another", remedy="register it")
-MACHINE: Final = f"{CAPI}/machines/m-1"
-CLUSTER: Final = f"{CAPI}/clusters/blue"
-DELETED: Final = rfc3339(CREATED)
-NODE_REF: Final[JsonObject] = {"name": NODE, "uid": "node-uid"}
-ADDRESS: Final[JsonObject] = {"type": "InternalIP", "address": "10.0.0.1"}
-OTHER_ADDRESS: Final[JsonObject] = {"type": "InternalIP", "address": "10.0.0.9"}
-HOSTNAME: Final[JsonObject] = {"type": "Hostname", "address": NODE}
+DELETED: Final[dict[str, JsonValue]] = {"deletionTimestamp": rfc3339(CREATED)}
+OTHER_ADDRESS: Final = hostname("10.0.0.9", "InternalIP")
 
 
-@dataclass(slots=True)
-class Scene:
-    """One cluster whose controller may lack a check."""
-
-    world: World
-    kubelet_list: Pipeline[KubeletFacts] | None = None
-    ran: list[str] = field(default_factory=list[str])
-    """The checks that ran, in order."""
-    unseen: list[tuple[str, JsonObject]] = field(default_factory=list[tuple[str, JsonObject]])
-    """Objects as they are when the request is filed; the controller's cache has older ones."""
-
-    async def settle(self) -> None:
-        """Let the caches have what was written, and no more than that."""
-        await self.world.settle()
-        self.world.management_api.objects.update(self.unseen)
-
-    async def file(self, name: str = "thief", **changes: Any) -> Outcome:
-        """File a request and let the controller handle it."""
-        await self.settle()
-        self.world.file(name, **changes)
-        return await self.ended(name)
-
-    async def serve(self) -> Outcome:
-        """Ask as the node for a certificate to serve 10.0.0.1."""
-        return await self.file("serving", signerName=SIGNERS[identifiers.Purpose.SERVING], **AS_NODE)
-
-    async def file_kubelets(self) -> Outcome:
-        """Ask as kubelet for a certificate to serve 10.0.0.1."""
-        await self.settle()
-        self.world.file_kubelets()
-        return await self.ended("k-1")
-
-    async def ended(self, name: str) -> Outcome:
-        """Let the controller handle a request."""
-        world = self.world
-        await world.reconcile(name)
-        if text(world.csr(name), "status", "certificate"):
-            return GRANTED
-        reason = (
-            world.condition("Denied", name)
-            or world.condition("Failed", name)
-            or world.annotation(identifiers.ANNOTATION_REASON, name).partition(":")[0]
-        )
-        if reason:
-            return (self.ran[-1] if self.ran else "", reason)
-        if world.annotation(identifiers.ANNOTATION_CHALLENGE, name):
-            return CHALLENGED
-        return GRANTED if world.condition("Approved", name) else ("left alone", "")
-
-    async def join(self, **policy: JsonValue) -> None:
-        """Have the machine join, and its Node register."""
-        self.world.policy(**policy)
-        assert await self.file("honest") == GRANTED
-        self.world.join_node()
-        await self.world.settle()
-
-    async def join_and_serve(
-        self, meanwhile: Callable[[Scene], object] = lambda _: None, attested: str = "Sign"
-    ) -> Outcome:
-        """Join, let something happen, and ask for a serving certificate."""
-        await self.join(serving={"attested": attested})
-        meanwhile(self)
-        return await self.serve()
-
-    def policy(self, **spec: JsonValue) -> Scene:
-        """Write the policy."""
-        self.world.policy(**spec)
-        return self
-
-    def answer(self, **changes: Any) -> Scene:
-        """Let the provider prove something else of the machine."""
-        self.world.verifier.answer = replace(attested(), **changes)
-        return self
-
-    def put_machine(self, name: str = "m-2", provider_id: str = OTHER, **status: JsonValue) -> Scene:
-        """Write a Machine of the same cluster."""
-        addresses: list[JsonValue] = [{"type": "Hostname", "address": SECOND_NODE}]
-        body = machine(name, provider_id, **{"addresses": addresses, **status})
-        self.world.management_api.put(f"{CAPI}/machines/{name}", body)
-        return self
-
-    def change(self, path: str, part: str, *, watched: bool = True, **fields: JsonValue) -> Scene:
-        """Change a part of an object; unless ``watched``, the controller's cache does not learn of it."""
-        api = self.world.management_api
-        changed: JsonObject = {**api.objects[path], part: {**mapping(api.objects[path], part), **fields}}
-        if watched:
-            api.put(path, changed)
-        else:
-            self.unseen.append((path, changed))
-        return self
-
-    def put_node(self, provider_id: str = PROVIDER_ID) -> Scene:
-        """Register the Node of the machine's name."""
-        node: JsonObject = {"metadata": {"name": NODE, "uid": "node-uid"}, "spec": {"providerID": provider_id}}
-        self.world.workload_api.put(f"/api/v1/nodes/{NODE}", node)
-        return self
+async def elsewhere(_: Facts) -> tuple[tuple[str, str], ...]:
+    """Say, as the platform, that the machine has 10.0.0.9 alone."""
+    return (("InternalIP", "10.0.0.9"),)
 
 
-def _list_without(part: str, checks: tuple[RequestCheck[F], ...], without: str, ran: list[str]) -> Pipeline[F]:
-    """Make a pipeline of the declared checks but one, which notes the name of each that runs."""
-
-    def noting(check: RequestCheck[F]) -> Callable[[F], Awaitable[None]]:
-        async def run(facts: F) -> None:
-            ran.append(f"{part}: {check.name}")
-            await check.run(facts)
-
-        return run
-
-    return Pipeline(tuple(replace(check, run=noting(check)) for check in checks if f"{part}: {check.name}" != without))
+def no_names(_: object) -> dict[ProviderID, NodeName]:
+    return {}
 
 
-@asynccontextmanager
-async def running(pki: ClusterPki, check: str, without: str) -> AsyncGenerator[Scene]:
-    """Run a controller for the attack on a check; it lacks the check ``without`` of either list."""
-    ran: list[str] = []
-    kubelet: Pipeline[KubeletFacts] = _list_without("kubelet", kubelet_checks.CHECKS, without, ran)
-
-    class Without(Issuer):
-        _pipeline = _list_without("attested", csr_checks.CHECKS, without, ran)
-        _kubelet_pipeline = kubelet
-
-    verifier = VERIFIERS.get(check.removeprefix("attested: "), OneRound)()
-    async with World(pki, verifier, issuer=Without).running() as world:
-        yield Scene(world, kubelet, ran)
+def unreadable(_: object) -> None:
+    raise Denied(Reason.EVIDENCE_MALFORMED, expected="phase 1 or 2", got="phase 3", remedy="file another")
 
 
-# Providers
-
-
-class Newer(OneRound):
-    """A provider that knows newer evidence alone."""
-
-    versions = (2,)
-
-
-class Unreadable(TwoRounds):
-    """A provider of two steps that finds neither a first request nor an answer in the evidence."""
-
-    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        del request
-        raise Denied(Reason.EVIDENCE_MALFORMED, expected="phase 1 or 2", got="phase 3", remedy="file another")
-
-
-class ProvesNoName(OneRound):
-    """A provider that can prove no machine's name."""
-
-    def provable_names(self, sections: object) -> dict[identifiers.ProviderID, identifiers.NodeName]:
-        del sections
-        return {}
-
-
-class Slow(OneRound):
-    """A provider during whose verification something happens."""
-
-    meanwhile: Callable[[], object] = staticmethod(lambda: None)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - it answers as the other
-        del request, facts
-        self.meanwhile()
-        return self.answer
-
-
-class Elsewhere(OneRound):
-    """A provider whose platform says that the machine has 10.0.0.9 alone."""
-
-    tells_addresses = True
-
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
-        del facts
-        return (("InternalIP", "10.0.0.9"),)
-
-
-VERIFIERS: Final[dict[str, type[OneRound]]] = {
-    "evidence version and schema": Newer,
-    "round of the request": Unreadable,
-    "the Machine's node name": ProvesNoName,
-    "first request not answered": TwoRounds,
-    "first request still pending": TwoRounds,
-    "names of one machine alone, read now": Slow,
-    "names and addresses of the Machine": Elsewhere,
-    "one key for one challenge": TwoRounds,
+ELSEWHERE: Final = verifier(tells_addresses=True, addresses=elsewhere)
+VERIFIERS: Final[Mapping[str, Callable[[], OneRound]]] = {
+    "attested: evidence version and schema": verifier(versions=(2,)),
+    "attested: round of the request": verifier(TwoRounds, first_request=unreadable),
+    "attested: the Machine's node name": verifier(provable_names=no_names),
+    "attested: first request not answered": TwoRounds,
+    "attested: first request still pending": TwoRounds,
+    "attested: names and addresses of the Machine": ELSEWHERE,
+    "attested: one key for one challenge": TwoRounds,
 }
 """By the check that is attacked, where the usual one would not do."""
 
@@ -254,76 +74,63 @@ VERIFIERS: Final[dict[str, type[OneRound]]] = {
 # Attested requests
 
 
-async def before_its_provider_id(scene: Scene, requested: str) -> Outcome:
+async def before_its_provider_id(scene: Scene, requested: str) -> Expected:
     """Join for a Machine to which Cluster API has given no provider ID."""
     serve_metal3(scene.world)
     put_machine(scene.world, "m-1", "abcdef", addresses=[HOSTNAME])
-    scene.world.policy(tokenBinding="Required")
-    await scene.world.follow()
-    return await scene.file(provider_id=identifiers.ProviderID(requested))
+    await scene.policy(tokenBinding="Required").world.follow()
+    return await scene.file(provider_id=ProviderID(requested))
 
 
-async def id_of_another_infrastructure_machine(scene: Scene) -> Outcome:
+async def id_of_another_infrastructure_machine(scene: Scene) -> Expected:
     put_metal3(scene.world, "m-2", provider_id="metal3://fleet/rack-1/m-1")
     return await before_its_provider_id(scene, "metal3://fleet/rack-1/m-1")
 
 
-async def anothers_token(scene: Scene) -> Outcome:
+async def anothers_token(scene: Scene) -> Expected:
     serve_metal3(scene.world)
     put_machine(scene.world, "m-1", "mine00", provider_id=PROVIDER_ID, addresses=[HOSTNAME])
     return await scene.policy(tokenBinding="Required").file()
 
 
-def never_joined_serves(scene: Scene) -> Awaitable[Outcome]:
+def never_joined_serves(scene: Scene) -> Awaitable[Expected]:
     scene.policy(serving={"attested": "Sign"}).put_node()
     return scene.change(MACHINE, "status", nodeRef=NODE_REF, addresses=[HOSTNAME, ADDRESS]).serve()
 
 
 async def answered(scene: Scene, status: JsonObject | None = None) -> FirstRequestRef:
     """File a first request with a status, and an honest answer to it that is not handled yet."""
-
-    def encoded(evidence: EvidenceObject) -> str:
-        return base64.b64encode(envelope.encode(der, Evidence(identifiers.ProviderName("tpm"), 1, evidence))).decode()
-
-    await scene.world.settle()
-    der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, PROVIDER_ID)
-    filed = scene.world.file("first", request=encoded({"x": "y"}))
-    scene.world.workload_api.put(f"{CSRS}/first", {**filed, "status": status or {}})
+    await scene.settle()
+    filed = scene.world.file("first")
+    scene.write("first", status)
     first = FirstRequestRef(name="first", uid=text(filed, "metadata", "uid"))
     scene.world.verifier.answer = attested(first)
-    scene.world.file("honest", request=encoded({"name": "first", "uid": first.uid}))
+    scene.world.file("honest", request=scene.beside("first", {"name": "first", "uid": first.uid}))
     return first
 
 
-async def first_again(scene: Scene) -> Outcome:
-    world = scene.world
+async def first_again(scene: Scene) -> Expected:
     await answered(scene)
     assert await scene.ended("honest") == GRANTED
-    await world.settle()
-    world.verifier.answer = ChallengeRequired("a challenge")
-    metadata: JsonObject = {**mapping(world.csr("first"), "metadata"), "annotations": {}}
-    world.workload_api.put(f"{CSRS}/first", {**world.csr("first"), "metadata": metadata, "status": {}})
+    scene.world.verifier.answer = ChallengeRequired("a challenge")
+    scene.write("first", {}, annotations={})
     return await scene.ended("first")
 
 
-async def first_decided(scene: Scene) -> Outcome:
-    denied: JsonObject = {"type": "Denied", "status": "True", "reason": "ByAnOperator"}
-    await answered(scene, {"conditions": [denied]})
+async def first_decided(scene: Scene) -> Expected:
+    await answered(scene, decision("Denied"))
     return await scene.ended("honest")
 
 
-async def two_keys_for_one_challenge(scene: Scene) -> Outcome:
-    world = scene.world
+async def two_keys_for_one_challenge(scene: Scene) -> Expected:
     first = await answered(scene)
     assert await scene.ended("honest") == GRANTED
-    await world.settle()
-    world.now = CREATED + timedelta(minutes=11)
-    world.workload_api.put(f"{CSRS}/first", {**world.csr("first"), "status": {}})
+    scene.world.now = CREATED + timedelta(minutes=11)
+    scene.write("first", {})
     return await scene.file(evidence={"name": "first", "uid": first.uid})
 
 
-async def of_a_pool(scene: Scene) -> Outcome:
-    scene.world.management_api.remove(MACHINE)
+async def of_a_pool(scene: Scene) -> Expected:
     pool: JsonObject = {
         "apiVersion": "cluster.x-k8s.io/v1beta1",
         "kind": "MachinePool",
@@ -331,69 +138,64 @@ async def of_a_pool(scene: Scene) -> Outcome:
         "spec": {"clusterName": "blue", "providerIDList": [PROVIDER_ID, OTHER]},
         "status": {"bootstrapReady": True},
     }
-    scene.world.management_api.put(f"{CAPI}/machinepools/workers", pool)
+    scene.remove(MACHINE).world.management_api.put(f"{CAPI}/machinepools/workers", pool)
     return await scene.answer(proven_node_name=NODE).file(node=SECOND_NODE)
 
 
-async def second_joins(scene: Scene, ek: str = "sha256:ek", **request: Any) -> None:
-    """Have a second machine join."""
+async def beside_a_second(scene: Scene, ek: str, **request: Any) -> Expected:
+    """Have a second machine join, and ask with what is the same."""
     scene.put_machine().answer(fingerprints={"ek": ek}, provider_id=OTHER)
     assert await scene.file("honest", node=SECOND_NODE, provider_id=OTHER, **request) == GRANTED
-    scene.answer()
+    return await scene.answer().file(**request)
 
 
-async def cloned_tpm(scene: Scene) -> Outcome:
-    await second_joins(scene)
-    return await scene.file()
-
-
-async def one_key_for_two(scene: Scene) -> Outcome:
-    key = ec.generate_private_key(ec.SECP256R1())
-    await second_joins(scene, "sha256:second", key=key)
-    return await scene.file(key=key)
-
-
-def unproved(scene: Scene) -> Awaitable[Outcome]:
+def unproved(scene: Scene) -> Awaitable[Expected]:
     scene.world.verifier.answer = REFUSED
     return scene.file()
 
 
 def address_taken_meanwhile(scene: Scene) -> None:
-    assert isinstance(scene.world.verifier, Slow)
-    scene.world.verifier.meanwhile = lambda: scene.put_machine(addresses=[ADDRESS])
+    """Give another machine the address while the evidence is verified."""
+
+    async def slow(*_: object) -> object:
+        scene.put_machine(addresses=[ADDRESS])
+        return scene.world.verifier.answer
+
+    vars(scene.world.verifier)["verify_serving_attestation_data"] = slow
 
 
-async def approved_by_others(scene: Scene) -> Outcome:
-    await scene.world.settle()
-    approved: JsonObject = {"type": "Approved", "status": "True", "reason": "ByAnOperator"}
-    scene.world.workload_api.put(f"{CSRS}/thief", {**scene.world.file("thief"), "status": {"conditions": [approved]}})
+async def approved_by_others(scene: Scene) -> Expected:
+    await scene.settle()
+    scene.world.file("thief")
+    scene.write("thief", decision("Approved"))
     return await scene.ended("thief")
 
 
-async def joins_again(scene: Scene, minutes: int, **proven: Any) -> Outcome:
+async def joins_again(scene: Scene, minutes: int, **proven: Any) -> Expected:
     """Join, and some minutes later once more with another key."""
     await scene.join()
     scene.world.now = CREATED + timedelta(minutes=minutes)
     return await scene.answer(**proven).file()
 
 
-async def many_live(scene: Scene) -> Outcome:
+async def many_live(scene: Scene) -> Expected:
     await scene.join()
     path = next(path for path in scene.world.management_api.objects if "/machineattestations/" in path)
+    ends = rfc3339(CREATED + timedelta(days=7))
     retired: list[JsonValue] = [
-        {"spki": f"sha256:{number:064x}", "serial": f"{number:x}", "notAfter": rfc3339(CREATED + timedelta(days=7))}
-        for number in range(MAX_LIVE[identifiers.Purpose.CLIENT])
+        {"spki": f"sha256:{number:064x}", "serial": f"{number:x}", "notAfter": ends}
+        for number in range(MAX_LIVE[Purpose.CLIENT])
     ]
     return await scene.change(path, "spec", retiredKeys=retired).file(**AS_NODE)
 
 
-def two_policies(scene: Scene) -> Awaitable[Outcome]:
+def two_policies(scene: Scene) -> Awaitable[Expected]:
     body: JsonObject = {"metadata": {"name": "q", "namespace": "fleet"}, "spec": {"authorizedAttestors": ["tpm"]}}
     scene.world.management_api.put(f"{OWN}/nodeattestationpolicies/q", body)
     return scene.file()
 
 
-ATTESTED: Final[dict[str, Callable[[Scene], Awaitable[Outcome]]]] = {
+ATTESTED: Final[Mapping[str, Attack]] = {
     "a token of no other machine": lambda s: s.file(groups=["system:bootstrappers", bound_group("fleet/blue", OTHER)]),
     "an active cluster": lambda s: s.change(CLUSTER, "spec", paused=True).file(),
     "one policy": two_policies,
@@ -403,33 +205,31 @@ ATTESTED: Final[dict[str, Callable[[Scene], Awaitable[Outcome]]]] = {
     "round of the request": lambda s: s.file(),
     "one Machine, alive and ready": lambda s: s.put_machine(provider_id=PROVIDER_ID).file(),
     "the Machine's provider ID": lambda s: before_its_provider_id(s, "metal3://fleet/rack-1/chosen"),
-    "the Machine as it is now": lambda s: s.change(
-        MACHINE, "metadata", watched=False, deletionTimestamp=DELETED
-    ).file(),
+    "the Machine as it is now": lambda s: s.change(MACHINE, "metadata", watched=False, **DELETED).file(),
     "not bound otherwise": lambda s: s.change(MACHINE, "status", nodeRef=NODE_REF).file(),
     "a joined machine": never_joined_serves,
     "names of one machine alone": lambda s: s.join_and_serve(lambda s: s.put_machine(addresses=[ADDRESS])),
     "names and addresses on record": lambda s: s.join_and_serve(
         lambda s: s.change(MACHINE, "status", addresses=[HOSTNAME, OTHER_ADDRESS])
     ),
-    "the Machine's node name": lambda s: s.file(node=identifiers.NodeName("control-plane-1")),
+    "the Machine's node name": lambda s: s.file(node=NodeName("control-plane-1")),
     "first request not answered": first_again,
     "a token that the machine's bootstrap configuration names": anothers_token,
     "one provider ID for one Machine": id_of_another_infrastructure_machine,
     "first request still pending": first_decided,
     "the provider's verification": unproved,
-    "the Machine as proven": lambda s: (
-        s.put_machine().answer(proven_machine_name=identifiers.MachineName("m-2")).file()
-    ),
+    "the Machine as proven": lambda s: s.put_machine().answer(proven_machine_name=MachineName("m-2")).file(),
     "the node name as proven": of_a_pool,
-    "hardware of no other machine": cloned_tpm,
+    "hardware of no other machine": lambda s: beside_a_second(s, "sha256:ek"),
     "no other node of this name": lambda s: s.put_node("metal://rack-9/9").file(),
     "no takeover of a node": lambda s: s.put_node().file(),
     "adoption of the machine's own node": lambda s: s.file(**AS_NODE),
     "names of one machine alone, read now": lambda s: s.join_and_serve(address_taken_meanwhile),
     "names and addresses of the Machine": lambda s: s.join_and_serve(),
     "approval by this controller": approved_by_others,
-    "a key that was never certified": one_key_for_two,
+    "a key that was never certified": lambda s: beside_a_second(
+        s, "sha256:second", key=ec.generate_private_key(ec.SECP256R1())
+    ),
     "one key for one challenge": two_keys_for_one_challenge,
     "time between two keys": lambda s: joins_again(s, minutes=1),
     "number of live certificates": many_live,
@@ -440,20 +240,19 @@ ATTESTED: Final[dict[str, Callable[[Scene], Awaitable[Outcome]]]] = {
 # Kubelet's own serving request: root on a node asks with the node's certificate, and nothing is attested
 
 
-async def left_to_others(scene: Scene) -> Outcome:
+async def left_to_others(scene: Scene) -> Expected:
     """The reconciler leaves such requests alone, so the list is run here as ``nodeattest explain`` runs it."""
     world = scene.policy(serving={"kubelet": "Ignore"}).world
     await world.settle()
     request = parse_kubelet_request(world.file_kubelets())
     try:
-        assert scene.kubelet_list is not None
         await scene.kubelet_list.run(KubeletFacts(world.facts_of(world.workload), request))
     except Denied as denied:
-        return (scene.ran[-1], denied.reason)
+        return Expected(Verdict.DENY, denied.reason)
     return GRANTED
 
 
-def unconfirmed(scene: Scene) -> Awaitable[Outcome]:
+def unconfirmed(scene: Scene) -> Awaitable[Expected]:
     scene.put_machine("m-1", "", addresses=[HOSTNAME, ADDRESS])
     times: JsonObject = {"notBefore": rfc3339(CREATED), "notAfter": rfc3339(CREATED + timedelta(days=1))}
     issued: JsonObject = {**times, "issuedAt": rfc3339(CREATED), "spki": "sha256:0", "serial": "1", "certificate": ""}
@@ -467,51 +266,47 @@ def unconfirmed(scene: Scene) -> Awaitable[Outcome]:
     return scene.file_kubelets()
 
 
-def no_node(scene: Scene) -> Awaitable[Outcome]:
+def no_node(scene: Scene) -> Awaitable[Expected]:
     scene.world.workload_api.remove(f"/api/v1/nodes/{NODE}")
     return scene.file_kubelets()
 
 
-async def endpoint_no_more(scene: Scene) -> Outcome:
+def endpoint_no_more(scene: Scene) -> Awaitable[Expected]:
     scene.change(CLUSTER, "spec", controlPlaneEndpoint={"host": "10.0.0.1", "port": 6443})
     scene.change(MACHINE, "metadata", labels={"cluster.x-k8s.io/control-plane": ""})
-    return await scene.change(MACHINE, "metadata", watched=False, labels={}).file_kubelets()
+    return scene.change(MACHINE, "metadata", watched=False, labels={}).file_kubelets()
 
 
-def renamed_now(scene: Scene) -> Awaitable[Outcome]:
-    renamed: JsonObject = {"type": "Hostname", "address": "worker-9"}
-    return scene.change(MACHINE, "status", watched=False, addresses=[renamed, ADDRESS]).file_kubelets()
+def listing(*addresses: JsonValue, watched: bool = True) -> Attack:
+    """Ask when the Machine lists these addresses."""
+    return lambda s: s.change(MACHINE, "status", watched=watched, addresses=[*addresses]).file_kubelets()
 
 
-KUBELET: Final[dict[str, Callable[[Scene], Awaitable[Outcome]]]] = {
+KUBELET: Final[Mapping[str, Attack]] = {
     "an active cluster": lambda s: s.change(CLUSTER, "spec", paused=True).file_kubelets(),
     "policy approves": left_to_others,
     "one Machine, alive and ready": lambda s: s.put_machine(addresses=[HOSTNAME]).file_kubelets(),
     "names of one machine alone": lambda s: s.put_machine(addresses=[ADDRESS]).file_kubelets(),
-    "names and addresses on record": lambda s: s.change(
-        MACHINE, "status", addresses=[HOSTNAME, OTHER_ADDRESS]
-    ).file_kubelets(),
-    "the Machine as it is now": lambda s: s.change(
-        MACHINE, "metadata", watched=False, deletionTimestamp=DELETED
-    ).file_kubelets(),
-    "the Machine's node name": renamed_now,
+    "names and addresses on record": listing(HOSTNAME, OTHER_ADDRESS),
+    "the Machine as it is now": lambda s: s.change(MACHINE, "metadata", watched=False, **DELETED).file_kubelets(),
+    "the Machine's node name": listing(hostname("worker-9"), ADDRESS, watched=False),
     "a confirmed provider ID": unconfirmed,
     "a registered Node": no_node,
     "no other node of this name": lambda s: s.put_node("metal://rack-9/9").file_kubelets(),
     "names of one machine alone, read now": endpoint_no_more,
-    "names and addresses of the Machine": lambda s: s.change(
-        MACHINE, "status", watched=False, addresses=[HOSTNAME]
-    ).file_kubelets(),
+    "names and addresses of the Machine": listing(HOSTNAME, watched=False),
 }
 """The machine has joined, its Node is registered, and the policy approves."""
 
 
-async def outcome(pki: ClusterPki, check: str, without: str) -> Outcome:
-    """Carry out the attack on a check, ``list: name``."""
+async def outcome(pki: ClusterPki, check: str, without: str) -> tuple[str, str]:
+    """Carry out the attack on a check, ``list: name``; return the check that refused, and its reason."""
     part, _, name = check.partition(": ")
-    async with running(pki, check, without) as scene:
+    async with running(pki, VERIFIERS.get(check, OneRound), without) as scene:
         if part == "attested":
-            return await ATTESTED[name](scene)
-        scene.world.join_node()
-        scene.world.policy(serving={"kubelet": "Approve"})
-        return await KUBELET[name](scene)
+            ended = await ATTESTED[name](scene)
+        else:
+            scene.world.join_node()
+            scene.policy(serving={"kubelet": "Approve"})
+            ended = await KUBELET[name](scene)
+        return scene.ran[-1] if ended.reason else "", ended.reason

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 from catalogue import Expected, Row, attacks
+from controller_rows import REFUSED
+from controller_scene import MINE, PROVER, Attack, ByKey, Scene, decision, hostname, running
 from cryptography import x509
-from csr_world import CAPI, CSRS, attested
+from csr_world import CAPI, attested
 from late_machines import FOREIGN_GROUP, put_config
-from machine_scene import KEY, ByKey, Prover, Scene, hostname, scene_of
 
 from nodeattest_controller.model.kubeadm_config import bound_group
-from nodeattest_parsing.objects import mapping, text
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import (
     ANNOTATION_PROVIDER_ID,
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -27,7 +27,7 @@ from nodeattest_providers.identifiers import (
 from nodeattest_sandbox.pki import ClusterPki
 
 NODE: Final[dict[str, Any]] = {"username": "system:node:mine", "groups": ["system:nodes"]}
-REFUSED: Final = Denied(Reason.PROOF_INVALID, expected="a proof", got="none", remedy="prove it")
+KEY: Final = ByKey.tpm.fingerprint
 
 
 async def asked_without(s: Scene) -> Expected:
@@ -36,9 +36,8 @@ async def asked_without(s: Scene) -> Expected:
 
 async def annotated(s: Scene) -> Expected:
     await s.machine().world.follow()
-    filed = s.world.file("r-1", node=NodeName("mine"), provider_id=ProviderID(""), username="system:bootstrap:aaaaaa")
-    noted: JsonObject = {**mapping(filed, "metadata"), "annotations": {ANNOTATION_PROVIDER_ID: "dev://another"}}
-    s.world.workload_api.put(f"{CSRS}/r-1", {**filed, "metadata": noted})
+    s.world.file("r-1", node=NodeName("mine"), provider_id=ProviderID(""), username="system:bootstrap:aaaaaa")
+    s.write("r-1", annotations={ANNOTATION_PROVIDER_ID: "dev://another"})
     s.number = 1
     return await s.told(await s.ended("r-1"))
 
@@ -51,20 +50,13 @@ async def copied(s: Scene) -> Expected:
 
 async def approved_elsewhere(s: Scene) -> Expected:
     await s.asks("")
-    condition: JsonObject = {"type": "Approved", "status": "True", "reason": "Somebody"}
-    s.world.workload_api.put(f"{CSRS}/r-1", {**s.world.csr("r-1"), "status": {"conditions": [condition]}})
+    s.write("r-1", decision("Approved"))
     await s.machine().world.settle()
     return await s.ended("r-1")
 
 
 async def without_machine(s: Scene) -> Expected:
     put_config(s.machine().world, "stray", "aaaaaa")
-    return await s.asks("dev://mine")
-
-
-async def in_another_cluster(s: Scene) -> Expected:
-    path, api = f"{CAPI}/machines/there", s.machine().machine("there").world.management_api
-    api.put(path, {**api.objects[path], "spec": {**mapping(api.objects[path], "spec"), "clusterName": "green"}})
     return await s.asks("dev://mine")
 
 
@@ -94,7 +86,7 @@ async def for_a_year(s: Scene) -> Expected:
 
 async def contradicted(s: Scene, provider_id: str, **spec: Any) -> Expected:
     await s.machine().joins("dev://mine")
-    return await s.change("spec", providerID="dev://other").asks(provider_id, **spec)
+    return await s.change(MINE, "spec", providerID="dev://other").asks(provider_id, **spec)
 
 
 async def no_names(s: Scene) -> Expected:
@@ -103,8 +95,9 @@ async def no_names(s: Scene) -> Expected:
     return await s.asks("dev://mine", "localhost.localdomain")
 
 
+THERE: Final = f"{CAPI}/machines/there"
 OTHER_KEY: Final = {ANNOTATION_TPM_ENDORSEMENT_KEY: "sha256:" + 64 * "0"}
-CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
+CASES: Final[Mapping[str, Attack]] = {
     # Token and Machine
     "D4-250": lambda s: s.machine().machine("other", "bbbbbb").asks("dev://other"),
     "D4-251": lambda s: s.machine().machine("other", "bbbbbb", provider_id="dev://other").asks("dev://other", "other"),
@@ -115,11 +108,11 @@ CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
     "D4-256": annotated,
     "D4-257": copied,
     "D4-258": approved_elsewhere,
-    "D4-259": lambda s: s.machine().change("metadata", deletionTimestamp="2026-01-01T00:00:00Z").asks(""),
+    "D4-259": lambda s: s.machine().change(MINE, "metadata", deletionTimestamp="2026-01-01T00:00:00Z").asks(""),
     "D4-264": lambda s: s.machine().machine("second", config="mine").asks("dev://mine"),
     "D4-265": lambda s: s.machine().machine("second").asks("dev://mine"),
     "D4-266": without_machine,
-    "D4-267": in_another_cluster,
+    "D4-267": lambda s: s.machine().machine("there").change(THERE, "spec", clusterName="green").asks("dev://mine"),
     # Provider ID
     "D4-270": lambda s: s.machine(spec={"providerID": "dev://stated"}).asks("dev://other"),
     "D4-271": lambda s: (
@@ -170,8 +163,7 @@ CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
 
 @pytest.mark.parametrize(("row", "attack"), attacks(CASES))
 async def test_what_infrastructure_objects_say_gives_a_machine_no_more_than_its_own(
-    pki: ClusterPki, row: Row, attack: Callable[[Scene], Awaitable[Expected]]
+    pki: ClusterPki, row: Row, attack: Attack
 ) -> None:
-    scene = scene_of(pki, ByKey() if row.id >= "D4-300" else Prover())
-    async with scene.world.running():
+    async with running(pki, ByKey if row.id >= "D4-300" else PROVER, late=True) as scene:
         assert await attack(scene) == row.expected

@@ -6,33 +6,48 @@ A bad guest can have its Machine list any address; what no node may serve is ref
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, Final
 
 import pytest
 from catalogue import Expected, Row, Verdict, attacks
-from controller_rows import ADDRESS, AS_NODE, CLUSTER, HOSTNAME, MACHINE, OTHER, Elsewhere, Scene, never_joined_serves
+from controller_rows import ELSEWHERE, never_joined_serves
+from controller_scene import (
+    ADDRESS,
+    AS_NODE,
+    CLUSTER,
+    GRANTED,
+    HOSTNAME,
+    MACHINE,
+    OTHER,
+    Attack,
+    Scene,
+    decision,
+    hostname,
+    running,
+    verifier,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from csr_world import CSRS, NODE, PROVIDER_ID, SIGNERS, OneRound, World, kubelets_request
-from machine_scene import end_of
+from csr_world import CSRS, NODE, PROVIDER_ID, SIGNERS, OneRound, kubelets_request
 
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope, identifiers
 from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import Facts
 from nodeattest_sandbox.pki import ClusterPki
 
-Attack = Callable[[Scene], Awaitable[Expected]]
 ENDPOINT, VICTIM, VICTIMS = "10.0.0.100", "victim", "10.0.0.66"
 KEY: Final = ec.generate_private_key(ec.SECP256R1())
 FORGED: Final[JsonObject] = {
@@ -44,12 +59,8 @@ FAT: Final[JsonObject] = {f"a-{number}": "x" * 20_000 for number in range(10)}
 HELD: Final[JsonObject] = {"finalizers": ["example.com/hold"], "ownerReferences": [{"kind": "Node", "uid": "somebody"}]}
 
 
-class Silent(Elsewhere):
-    """A provider whose platform does not answer."""
-
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
-        del facts
-        raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no answer", remedy="see to the platform")
+async def silent(_: Facts) -> None:
+    raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no answer", remedy="see to the platform")
 
 
 def san(name: str) -> x509.GeneralName:
@@ -60,8 +71,7 @@ def san(name: str) -> x509.GeneralName:
 
 
 def address(name: str) -> JsonValue:
-    kind = "InternalIP" if isinstance(san(name), x509.IPAddress) else "InternalDNS"
-    return {"type": kind, "address": name}
+    return hostname(name, "InternalIP" if isinstance(san(name), x509.IPAddress) else "InternalDNS")
 
 
 # What others do to a request
@@ -72,30 +82,18 @@ async def meddled(
 ) -> Expected:
     """File a request, let somebody write to it, and require that only the controller's own verdict changes it."""
     await scene.settle()
-    world, path = scene.world, f"{CSRS}/r-1"
-    filed = world.file("r-1", **request)
-    noted: JsonObject = {**mapping(filed, "metadata"), **(metadata or {})}
-    before = world.workload_api.put(path, {**filed, "metadata": noted, "status": status or {}})
-    await world.settle()
-    ended = await end_of(world, "r-1") if world.workload.requests.get("r-1") is not None else None
-    return ended if ended and world.csr() != before else Expected(Verdict.IGNORE, "")
-
-
-def decided(kind: str, **request: Any) -> Attack:
-    """Let somebody else set a condition."""
-    conditions: JsonObject = {"conditions": [{"type": kind, "status": "True", "reason": "Somebody"}]}
-    return lambda scene: meddled(scene, status=conditions, **request)
+    scene.world.file("r-1", **request)
+    before = scene.write("r-1", status, **(metadata or {}))
+    await scene.settle()
+    ended = await scene.ended("r-1") if scene.world.workload.requests.get("r-1") is not None else None
+    return ended if ended and scene.world.csr() != before else Expected(Verdict.IGNORE, "")
 
 
 async def approved_by_others(scene: Scene) -> Expected:
-    ended = await decided("Approved")(scene)
+    ended = await meddled(scene, status=decision("Approved"))
     assert scene.world.condition("Failed") == ended.reason  # who was approved cannot be denied
     assert scene.world.attestations() == []
     return ended
-
-
-def of_signer(name: str) -> Attack:
-    return lambda scene: meddled(scene, signerName=name)
 
 
 async def for_68_years(scene: Scene) -> Expected:
@@ -106,22 +104,15 @@ async def for_68_years(scene: Scene) -> Expected:
     return ended
 
 
-async def without_machine(scene: Scene) -> Expected:
-    scene.world.management_api.remove(MACHINE)
-    return await meddled(scene, {"annotations": FORGED})
-
-
 # Kubelet's own requests
 
 
 async def join(scene: Scene, names: tuple[object, ...], *, listed: bool) -> None:
     """Join, and have the Machine list one's own address, and ``names`` too if ``listed``."""
-    scene.world.file("honest", key=KEY)
-    assert (await end_of(scene.world, "honest")).verdict is Verdict.ACCEPT
+    assert await scene.file("honest", key=KEY) == GRANTED
     scene.world.join_node()
     extra = [address(name) for name in names if isinstance(name, str)] if listed else []
-    scene.change(MACHINE, "status", addresses=[HOSTNAME, ADDRESS, *extra])
-    await scene.settle()
+    await scene.change(MACHINE, "status", addresses=[HOSTNAME, ADDRESS, *extra]).settle()
 
 
 def kubelet(
@@ -141,17 +132,14 @@ def kubelet(
         filed = kubelets_request("k-1")
         changed: JsonObject = {**mapping(filed, "spec"), "request": request, **spec}
         scene.world.workload_api.put(f"{CSRS}/k-1", {**filed, "spec": changed})
-        return await end_of(scene.world, "k-1")
+        return await scene.ended("k-1")
 
     return attack
 
 
 async def without_a_machine(scene: Scene) -> Expected:
     await scene.settle()
-    scene.world.management_api.remove(MACHINE)
-    await scene.settle()
-    scene.world.file_kubelets()
-    return await end_of(scene.world, "k-1")
+    return await scene.remove(MACHINE).file_kubelets()
 
 
 # Attested requests
@@ -167,9 +155,9 @@ def attested(*names: str, listed: bool = False, key: ec.EllipticCurvePrivateKey 
         dns_names=(NODE, *(str(one.value) for one in others if isinstance(one, x509.DNSName))),
         ip_addresses=[str(one.value) for one in others if isinstance(one, x509.IPAddress)],
     )
-    raw = envelope.encode(der, Evidence(identifiers.ProviderName("tpm"), 1, {"x": "y"}))
+    raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, {"x": "y"}))
     sent: dict[str, Any] = {
-        "signerName": SIGNERS[identifiers.Purpose.SERVING],
+        "signerName": SIGNERS[Purpose.SERVING],
         "request": base64.b64encode(raw).decode(),
         **AS_NODE,
         **spec,
@@ -178,24 +166,19 @@ def attested(*names: str, listed: bool = False, key: ec.EllipticCurvePrivateKey 
     async def attack(scene: Scene) -> Expected:
         await join(scene, names, listed=listed)
         scene.world.file("serving", **sent)
-        return await end_of(scene.world, "serving")
+        return await scene.ended("serving")
 
     return attack
 
 
-async def by_a_machine_that_never_joined(scene: Scene) -> Expected:
-    _, reason = await never_joined_serves(scene)
-    return Expected(Verdict.DENY, reason)
-
-
 CASES: Final[Mapping[str, Attack]] = {
     "D3-73": approved_by_others,
-    "D3-74": decided("Denied"),
-    "D3-75": decided("Immortal", node=identifiers.NodeName("somebody")),
-    "D3-76": of_signer("kubernetes.io/kube-apiserver-client-kubelet"),
-    "D3-77": of_signer("example.com/kube-apiserver-client-kubelet-insecure"),
-    "D3-81": of_signer("cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm2"),
-    "D3-78": without_machine,
+    "D3-74": lambda scene: meddled(scene, status=decision("Denied")),
+    "D3-75": lambda scene: meddled(scene, status=decision("Immortal"), node=NodeName("somebody")),
+    "D3-76": lambda scene: meddled(scene, signerName="kubernetes.io/kube-apiserver-client-kubelet"),
+    "D3-77": lambda scene: meddled(scene, signerName="example.com/kube-apiserver-client-kubelet-insecure"),
+    "D3-81": lambda scene: meddled(scene, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm2"),
+    "D3-78": lambda scene: meddled(scene.remove(MACHINE), {"annotations": FORGED}),
     "D3-79": lambda scene: meddled(scene, {"annotations": FAT, **HELD}),
     "D3-80": for_68_years,
     "D8-78": kubelet(VICTIM),
@@ -217,7 +200,7 @@ CASES: Final[Mapping[str, Attack]] = {
     "D8-94": kubelet(usages=["digital signature", "server auth", "client auth"]),
     "D8-95": without_a_machine,
     "D8-96": attested(username="system:bootstrap:abcdef", groups=["system:bootstrappers"]),
-    "D8-97": by_a_machine_that_never_joined,
+    "D8-97": never_joined_serves,
     "D8-98": attested(username=f"system:node:{VICTIM}"),
     "D8-99": attested(key=KEY),
     "D8-101": attested(VICTIM),
@@ -229,45 +212,42 @@ CASES: Final[Mapping[str, Attack]] = {
     "D8-107": kubelet("10.0.0.1"),
     "D8-108": attested("10.0.0.1"),
 }
-PLATFORMS: Final[Mapping[str, type[OneRound]]] = {"D8-106": Elsewhere, "D8-107": Elsewhere, "D8-108": Silent}
+PLATFORMS: Final[Mapping[str, Callable[[], OneRound]]] = {
+    "D8-106": ELSEWHERE,
+    "D8-107": ELSEWHERE,
+    "D8-108": verifier(tells_addresses=True, addresses=silent),
+}
 
 
-async def outcome(pki: ClusterPki, row: str, attack: Attack) -> Expected:
-    """Carry out an attack beside a Machine that is its victim."""
-    async with World(pki, PLATFORMS.get(row, OneRound)()).running() as world:
-        scene = Scene(world).change(
-            CLUSTER,
-            "spec",
-            controlPlaneEndpoint={"host": ENDPOINT, "port": 6443},
-            clusterNetwork={"services": {"cidrBlocks": ["10.97.0.0/16"]}},
-        )
-        scene.put_machine(VICTIM, OTHER, addresses=[{"type": "Hostname", "address": VICTIM}, address(VICTIMS)])
-        world.policy(serving={"kubelet": "Approve", "attested": "Sign"})
-        await scene.settle()
-        return await attack(scene)
+@asynccontextmanager
+async def beside_a_victim(pki: ClusterPki, make: Callable[[], OneRound] = OneRound) -> AsyncGenerator[Scene]:
+    async with running(pki, make) as scene:
+        endpoint: JsonObject = {"host": ENDPOINT, "port": 6443}
+        network: JsonObject = {"services": {"cidrBlocks": ["10.97.0.0/16"]}}
+        scene.change(CLUSTER, "spec", controlPlaneEndpoint=endpoint, clusterNetwork=network)
+        scene.put_machine(VICTIM, OTHER, addresses=[hostname(VICTIM), address(VICTIMS)])
+        await scene.policy(serving={"kubelet": "Approve", "attested": "Sign"}).settle()
+        yield scene
 
 
 @pytest.mark.parametrize(("row", "attack"), attacks(CASES))
 async def test_no_certificate_names_what_is_not_the_nodes(pki: ClusterPki, row: Row, attack: Attack) -> None:
-    assert await outcome(pki, row.id, attack) == row.expected
+    async with beside_a_victim(pki, PLATFORMS.get(row.id, OneRound)) as scene:
+        assert await attack(scene) == row.expected
 
 
 async def test_a_key_with_a_certificate_gets_none_for_other_names(pki: ClusterPki) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-
-    async def attack(scene: Scene) -> Expected:
+    async with beside_a_victim(pki) as scene:
         for _repeated in range(2):
-            assert (await attested("10.0.0.1", key=key)(scene)).verdict is Verdict.ACCEPT
-        return await attested(key=key)(scene)
-
-    assert await outcome(pki, "D8-0", attack) == Expected(Verdict.DENY, Reason.KEY_REUSED)
+            assert await attested("10.0.0.1", key=key)(scene) == GRANTED
+        assert await attested(key=key)(scene) == Expected(Verdict.DENY, Reason.KEY_REUSED)
 
 
-@pytest.mark.parametrize("attack", [kubelet("10.0.0.9"), attested("10.0.0.9")], ids=["kubelet's own", "attested"])
-async def test_an_address_that_only_the_platform_lists_is_granted(pki: ClusterPki, attack: Attack) -> None:
-    assert await outcome(pki, "D8-106", attack) == Expected(Verdict.ACCEPT, "")
-
-
-@pytest.mark.parametrize("attack", [kubelet("10.0.0.1"), attested("10.0.0.1")], ids=["kubelet's own", "attested"])
-async def test_a_request_for_what_the_machine_lists_is_granted(pki: ClusterPki, attack: Attack) -> None:
-    assert await outcome(pki, "D8-0", attack) == Expected(Verdict.ACCEPT, "")
+@pytest.mark.parametrize("ask", [kubelet, attested])
+@pytest.mark.parametrize(("make", "listed"), [(OneRound, "10.0.0.1"), (ELSEWHERE, "10.0.0.9")])
+async def test_what_the_machine_or_else_its_platform_lists_is_granted(
+    pki: ClusterPki, ask: Callable[[str], Attack], make: Callable[[], OneRound], listed: str
+) -> None:
+    async with beside_a_victim(pki, make) as scene:
+        assert await ask(listed)(scene) == GRANTED

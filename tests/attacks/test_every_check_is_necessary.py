@@ -14,7 +14,8 @@ from typing import Final
 import controller_rows
 import pytest
 from catalogue import ROWS as ATTACKS
-from controller_rows import GRANTED
+from controller_scene import GRANTED, running
+from csr_world import OneRound
 from proof_page import CONTROLLERS, ROWS, Row
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
@@ -52,18 +53,19 @@ FREE: Final = ("a token of no other machine", "an active cluster", "one policy",
 
 @pytest.mark.parametrize("name", FREE)
 async def test_what_request_and_memory_refuse_costs_no_read(pki: ClusterPki, name: str) -> None:
-    async with controller_rows.running(pki, f"attested: {name}", without="") as scene:
+    async with running(pki, controller_rows.VERIFIERS.get(f"attested: {name}", OneRound)) as scene:
         await scene.settle()
         apis = (scene.world.management_api, scene.world.workload_api)
         before = [api.count("GET") for api in apis]
-        assert (await controller_rows.ATTESTED[name](scene))[0] == f"attested: {name}"
+        await controller_rows.ATTESTED[name](scene)
+        assert scene.ran[-1] == f"attested: {name}"
         assert ([api.count("GET") for api in apis], scene.world.verifier.calls) == (before, 0)
 
 
 async def test_every_check_of_a_client_request_runs_in_the_declared_order(pki: ClusterPki) -> None:
     checks = [check for check in csr_checks.CHECKS if Purpose.CLIENT in check.purposes and Round.FINAL in check.rounds]
     in_order = sorted(checks, key=lambda check: check.stage is Stage.ISSUE)
-    async with controller_rows.running(pki, "", without="") as scene:
+    async with running(pki) as scene:
         assert await scene.file() == GRANTED
         assert scene.ran == [f"attested: {check.name}" for check in in_order]
 
@@ -81,14 +83,14 @@ async def test_a_list_without_checks_or_of_which_none_applies_lets_nothing_pass(
     with pytest.raises(ValueError, match="checks"):
         Pipeline((*csr_checks.CHECKS, csr_checks.CHECKS[0]))
     only = [check for check in csr_checks.CHECKS if Purpose.CLIENT not in check.purposes]
-    async with controller_rows.running(pki, "", without="") as scene:
+    async with running(pki) as scene:
         request = parse_request(scene.world.file())
         with pytest.raises(RuntimeError, match="no check"):
             await Pipeline(only).run(CSRFacts(scene.world.facts_of(scene.world.workload), request))
 
 
 async def test_a_fact_that_could_not_be_had_fails_each_check_that_asks(pki: ClusterPki) -> None:
-    async with controller_rows.running(pki, "", without="") as scene:
+    async with running(pki) as scene:
         facts = CSRFacts(scene.world.facts_of(scene.world.workload), parse_request(scene.world.file()))
         await controller_rows.two_policies(scene)
         for _check in range(2):
