@@ -74,7 +74,8 @@ async def remove_condition(client: ApiClient, path: str, obj: JsonObject, kind: 
 
 def with_condition(obj: JsonObject, condition: Condition, now: datetime) -> JsonObject | None:
     """Return the merge patch of ``/status`` that sets this condition; None if the object has it already."""
-    return _patch(obj, lambda known, is_old: _put(known, condition, now, None if is_old else _generation(obj)))
+    generation = number(obj, "metadata", "generation") or 0
+    return _patch(obj, lambda known, is_old: _put(known, condition, now, None if is_old else generation))
 
 
 def without_condition(obj: JsonObject, kind: str) -> JsonObject | None:
@@ -134,10 +135,6 @@ def _places(obj: JsonObject) -> list[tuple[str, ...]]:
     """Return the paths of conditions; v1beta1 objects of Cluster API 1.9 and later have both kinds."""
     both = _is_old(obj) and "v1beta2" in mapping(obj, "status")
     return [_OLD, _NEW_IN_OLD] if both else [_OLD]
-
-
-def _generation(obj: JsonObject) -> int:
-    return number(obj, "metadata", "generation") or 0
 
 
 def _put(known: list[JsonObject], condition: Condition, now: datetime, generation: int | None) -> list[JsonObject]:

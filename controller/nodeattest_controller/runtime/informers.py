@@ -11,7 +11,7 @@ import logging
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -249,7 +249,7 @@ class Source(ABC):
         return self._clusters.by_index("namespace", namespace) if self._clusters is not None else ()
 
     def _keep(self, resource: MachineResource, objects: Reflector, group: str, version: str) -> None:
-        objects.index("cluster", _cluster_keys)
+        objects.index("cluster", lambda obj: [cluster_of_object(obj)])
         self._machines[resource] = InformerRef(objects, group, version)
 
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
@@ -335,18 +335,8 @@ class MachineRecords(Source):
         self._machines_changed(record, members)
 
 
-def _cluster_keys(obj: JsonObject) -> list[str]:
-    return [cluster_of_object(obj)]
-
-
-_SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
+SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
 """By the name in ``Settings.inventory``; of two clusters with one name, Cluster API's counts."""
-
-
-def sources_of(
-    names: Collection[str], inventory: Inventory, changes: ChangeBus, machines: dict[MachineResource, InformerRef]
-) -> tuple[Source, ...]:
-    return tuple(source(inventory, changes, machines) for name, source in _SOURCES.items() if name in names)
 
 
 _UNREAD: Final = frozenset({"nodeInfo", "nodeRefs"})

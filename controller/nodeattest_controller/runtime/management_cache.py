@@ -79,7 +79,11 @@ class ManagementCache:
         self.changes: Final = informers.ChangeBus()
         self._machines: dict[MachineResource, informers.InformerRef] = {}
         """The kinds that machines are read from, by the sources."""
-        self._sources = informers.sources_of(inventory, self.inventory, self.changes, self._machines)
+        self._sources = tuple(
+            source(self.inventory, self.changes, self._machines)
+            for name, source in informers.SOURCES.items()
+            if name in inventory
+        )
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}

@@ -233,6 +233,7 @@ MARK: Final = "# nodeattest"
 """Ends a command of ours, so that another rendering replaces it; a comment to sh and bash."""
 DROP_IN: Final = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
 _ADOPT_SERVICE: Final = "nodeattest-adopt.service"
+ADOPT_COMMAND: Final = f"systemctl enable --now --no-block {_ADOPT_SERVICE} {MARK}"
 ADOPT_UNIT: Final = f"/etc/systemd/system/{_ADOPT_SERVICE}"
 ADOPT_SCRIPT: Final = "/etc/kubernetes/nodeattest-adopt.sh"
 PROVIDER_ID_SCRIPT: Final = "/etc/kubernetes/nodeattest-provider-id.sh"
@@ -318,11 +319,6 @@ systemctl disable {_ADOPT_SERVICE}
 """
     files = [_file(ADOPT_UNIT, _ADOPT_UNIT_TEXT), _file(ADOPT_SCRIPT, script)]
     return [*files, _file(PROVIDER_ID_SCRIPT, _PROVIDER_ID_TEXT)] if asks_kubelet else files
-
-
-def adopt_command() -> str:
-    """Return the command after kubeadm; it does not wait for the unit."""
-    return f"systemctl enable --now --no-block {_ADOPT_SERVICE} {MARK}"
 
 
 def _agent_words(plan: RenderOptions) -> list[str]:

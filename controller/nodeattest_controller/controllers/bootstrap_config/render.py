@@ -55,7 +55,7 @@ def render(document: JsonObject, plan: kubeadmconfig.RenderOptions) -> JsonObjec
     join = kubeadmconfig.agent_join_command(plan, file_format=file_format, may_init=control_plane)
     _put_command(spec, "preKubeadmCommands", join)
     if adopts:
-        _put_command(spec, "postKubeadmCommands", kubeadmconfig.adopt_command())
+        _put_command(spec, "postKubeadmCommands", kubeadmconfig.ADOPT_COMMAND)
     _check_room(spec, roles)
     return rendered
 

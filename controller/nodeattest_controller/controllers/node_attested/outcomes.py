@@ -101,7 +101,13 @@ class CSROutcomes:
 
     def forget_joined(self) -> None:
         """Forget claims on machines that joined or went."""
-        self._claims = {one: claim for one, claim in self._claims.items() if self._is_awaited(one)}
+
+        def is_awaited(provider_id: str) -> bool:
+            members = self._inventory.members(self._key, provider_id)
+            attestation = self._inventory.attestation(self._key, provider_id)
+            return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
+
+        self._claims = {one: claim for one, claim in self._claims.items() if is_awaited(one)}
 
     def decision(self, provider_id: str, attestation: Attestation) -> attestation_status.LastDecision | None:
         """Return the decision that the machine's MachineAttestation lacks.
@@ -149,11 +155,6 @@ class CSROutcomes:
         self.decision_written(provider_id)
         self._refusals.pop(provider_id, None)
         self._claims.pop(provider_id, None)
-
-    def _is_awaited(self, provider_id: str) -> bool:
-        members = self._inventory.members(self._key, provider_id)
-        attestation = self._inventory.attestation(self._key, provider_id)
-        return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
 
 
 def _requester(denied: CSRDenied, attestation: Attestation | None) -> attestation_status.Requester:
