@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from builders import make_member
+from builders import ENTRY, make_member
 from fake_api import FakeApi
 from management_kit import cache_running, deps_of, tasks
 
@@ -32,22 +32,10 @@ ISSUED = NOW - timedelta(days=2)
 
 
 def certificate(*, ends: datetime = NOW + timedelta(days=12), issued: datetime = ISSUED) -> IssuedCertificate:
-    return IssuedCertificate(
-        request_name="r",
-        request_uid="u",
-        first_request_uid="",
-        spki="sha256:" + "0" * 64,
-        serial="1f",
-        not_before=issued,
-        not_after=ends,
-        issued_at=issued,
-        certificate="",
-        purpose=Purpose.CLIENT,
-    )
+    return replace(ENTRY, not_before=issued, not_after=ends, issued_at=issued)
 
 
 def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) -> MachineView:
-    """Make a member of the cluster that has joined, or not."""
     return make_member(
         name=f"node-{number}",
         uid=f"m-{number}",
@@ -58,7 +46,6 @@ def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) 
 
 
 def document(member: MachineView, version: str = "v1beta2") -> JsonObject:
-    """Make a Machine as it is stored."""
     labels: JsonObject = {"cluster.x-k8s.io/control-plane": ""} if member.is_control_plane else {}
     return {
         "apiVersion": f"cluster.x-k8s.io/{version}",
@@ -92,7 +79,6 @@ def ledger(
 
 
 def record(member: MachineView, known: Attestation) -> JsonObject:
-    """Make a MachineAttestation as it is stored."""
     body = render_attestation(known, member, "signer")
     spec: JsonObject = {**mapping(body, "spec")}
     if known.verdict is not None:
@@ -212,12 +198,10 @@ class NodeAttestedWorld:
     # What it says
 
     def shown(self, path: str) -> JsonObject:
-        """Return our condition of an object; empty where it has none."""
         status = mapping(self.management_api.objects[path], "status")
         return dict(condition(items(status, "conditions"), "NodeAttested") or {})
 
     def said(self, path: str) -> tuple[str, str]:
-        """Return status and reason."""
         found = self.shown(path)
         return text(found, "status"), text(found, "reason")
 
@@ -230,7 +214,6 @@ class NodeAttestedWorld:
         return {(str(one.requester), one.reason) for one in found}
 
     def told(self) -> list[str]:
-        """Return the reasons of the Events, oldest first."""
         return self.management_api.events()
 
     def writes(self) -> list[str]:
@@ -242,12 +225,10 @@ class NodeAttestedWorld:
     # Time
 
     async def settle(self) -> None:
-        """Let watches, workers and the event recorder do what they have to do."""
         for _turn in range(400):
             await asyncio.sleep(0)
 
     async def resync(self, seconds: float = 0.0) -> None:
-        """Check all machines, so many seconds later."""
         self.seconds += seconds
         await self.settle()
         await self.reconciler.reconcile()
@@ -255,7 +236,6 @@ class NodeAttestedWorld:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[NodeAttestedWorld]:
-        """Run it; the first check is done."""
         async with cache_running(self.management), tasks(self.reconciler.run()):
             await self.settle()
             yield self

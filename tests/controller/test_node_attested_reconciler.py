@@ -27,8 +27,8 @@ from polling import until
 from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, OBJECT_BURST, STATUS_REMEDY
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube.errors import ApiError, Conflict, Forbidden
-from nodeattest_parsing.objects import items, text
+from nodeattest_kube.errors import ApiError, Forbidden
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderID
@@ -74,21 +74,15 @@ async def test_what_is_not_to_be_touched_is_left_alone(how: str) -> None:
     path = world.joined(ME, refused=BAD)
     world.policy(onFailure="Taint")
     found = world.management_api.objects[path]
-    match how:
-        case "paused cluster":
-            world.cluster(paused=True)
-        case "paused machine":
-            world.management_api.put(
-                path, {**found, "metadata": {**_meta(found), "annotations": {"cluster.x-k8s.io/paused": ""}}}
-            )
-        case "deleting":
-            world.management_api.put(
-                path, {**found, "metadata": {**_meta(found), "deletionTimestamp": "2026-01-01T00:00:00Z"}}
-            )
-        case "no Cluster":
-            world.management_api.remove(f"{world.capi}/clusters/c")
-        case _:
-            world.leads = False
+    metadata: dict[str, JsonObject] = {
+        "paused machine": {"annotations": {"cluster.x-k8s.io/paused": ""}},
+        "deleting": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    }
+    world.management_api.put(path, {**found, "metadata": {**mapping(found, "metadata"), **metadata.get(how, {})}})
+    world.cluster(paused=how == "paused cluster")
+    world.leads = how != "not this replica's"
+    if how == "no Cluster":
+        world.management_api.remove(f"{world.capi}/clusters/c")
     async with world.running():
         world.controller.refused(refusal(Reason.EVENT_LOG_MISMATCH))
         await world.resync(60)
@@ -175,15 +169,6 @@ async def test_a_treatment_that_a_process_recorded_and_did_not_live_to_make_is_m
     async with second.running():
         await second.resync()
         assert second.taints(ME) == ["Taint"]
-
-
-async def test_a_treatment_that_fails_is_made_again_soon() -> None:
-    world = NodeAttestedWorld()
-    world.policy(onFailure="Taint")
-    world.joined(ME, refused=BAD)
-    world.workload_api.fail("PATCH", "/nodes/", Conflict(409, "Conflict", "kubelet was faster"))
-    async with world.running():
-        await until(lambda: world.taints(ME) == ["Taint"])
 
 
 def test_the_reconcilers_of_disconnected_clusters_are_forgotten() -> None:
@@ -284,20 +269,13 @@ async def test_a_node_is_released_by_the_policy_and_left_as_it_is_without_one(ho
     async with world.running():
         assert world.taints(ME) == ["Taint"]
         if how == "no policy":
-            world.management_api.remove(
-                "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies/p"
-            )
+            world.management_api.remove(f"{OWN}/nodeattestationpolicies/p")
         elif how == "Audit":
             world.policy(onFailure="Taint", enforcement="Audit")
         else:
             world.policy(onFailure="None")
         await world.resync(NODE_PERIOD)
         assert world.taints(ME) == (["Taint"] if how == "no policy" else [])
-
-
-def _meta(obj: JsonObject) -> JsonObject:
-    found = obj.get("metadata")
-    return dict(found) if isinstance(found, dict) else {}
 
 
 # What it says, in both contracts of Cluster API
