@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from cel_rules import admits
+from node_attested_world import KEY, NOW, document, ledger, machine, record
 
 from nodeattest_controller.controllers.auto_approval.approval_block import CHECK_NAME, EXPRESSION, IN_TREE_SIGNER
 from nodeattest_controller.controllers.auto_approval.certificates import BESIDES, with_certificates
@@ -30,10 +30,11 @@ from nodeattest_controller.controllers.auto_approval.decide import (
     is_attested,
     permissions_of_role,
 )
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.runtime.conditions import ConditionStatus
-from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_parsing.objects import rfc3339
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_controller.runtime.indexes import Inventory
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import NodeName, ProviderID, Purpose
 
 TOKENS, NODES = SubjectKind.BOOTSTRAPPERS, SubjectKind.NODES
 NODE, SELF = Permission.NODE_CLIENT, Permission.SELF_NODE_CLIENT
@@ -221,69 +222,58 @@ def test_the_message_names_bindings_nodes_and_the_remedy() -> None:
 
 # Which Nodes count as attested: the ledger's own machine under the Node's own name, with an unexpired certificate
 
-NOW = datetime(2026, 5, 1, tzinfo=UTC)
-CLUSTER = cluster_key("fleet", "c")
+ME = machine()
+KNOWN = ledger(ME)
 
 
-def machine(name: str = "one", uid: str = "m-one", **status: JsonValue) -> JsonObject:
-    return {
-        "apiVersion": "cluster.x-k8s.io/v1beta1",
-        "metadata": {"name": name, "namespace": "fleet", "uid": uid},
-        "spec": {"clusterName": "c", "providerID": "sandbox://one"},
-        "status": status,
-    }
+def recorded(known: Attestation = KNOWN, *, owner: str = ME.uid) -> JsonObject:
+    return record(replace(ME, uid=owner), known)
 
 
-def ledger(
-    name: str = "one", *, node: str = "one", owner: str = "m-one", ends: int = 86400, **entry: JsonValue
-) -> JsonObject:
-    began, until = rfc3339(NOW - timedelta(days=1)), rfc3339(NOW + timedelta(seconds=ends))
-    issued: JsonObject = {"notBefore": began, "notAfter": until, "issuedAt": began, **entry}
-    owners: list[JsonValue] = [{"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "uid": owner}]
-    return {
-        "metadata": {"name": f"l-{name}", "namespace": "fleet", "ownerReferences": owners},
-        "spec": {"clusterName": "c", "providerID": f"sandbox://{name}", "nodeName": node, "issued": [issued]},
-    }
+def serving(known: Attestation) -> Attestation:
+    return replace(known, issued=tuple(replace(entry, purpose=Purpose.SERVING) for entry in known.issued))
 
 
-def counts(node: JsonObject, machines: list[JsonObject], ledgers: list[JsonObject]) -> bool:
+def counts(node: JsonObject, machines: list[JsonObject], records: list[JsonObject]) -> bool:
     inventory = Inventory()
     for number, made in enumerate(machines):
         inventory.put_machine(f"m{number}", made)
-    for number, made in enumerate(ledgers):
+    for number, made in enumerate(records):
         inventory.put_attestation(f"l{number}", made)
-    return is_attested({"metadata": {"name": "one", "uid": "n-one"}, "spec": {}, **node}, CLUSTER, inventory, NOW)
+    return is_attested({"metadata": {"name": ME.name, "uid": "n"}, "spec": {}, **node}, KEY, inventory, NOW)
 
 
 def test_a_node_without_provider_id_is_attested_where_the_machine_refers_to_it() -> None:
-    assert counts({}, [machine(nodeRef={"name": "one", "uid": "n-one"})], [ledger()])
-    assert not counts({}, [machine(nodeRef={"name": "one", "uid": "n-two"})], [ledger()])
-    assert not counts({}, [machine()], [ledger()])
-    assert not counts({"metadata": {"name": "one"}}, [machine(nodeRef={"name": "one"})], [ledger()])
+    def referring(**reference: str) -> list[JsonObject]:
+        return [{**document(ME), "status": {"nodeRef": {**reference}}}]
+
+    assert counts({}, referring(name=ME.name, uid="n"), [recorded()])
+    assert not counts({}, referring(name=ME.name, uid="other"), [recorded()])
+    assert not counts({}, [{**document(ME), "status": {}}], [recorded()])
+    assert not counts({"metadata": {"name": ME.name}}, referring(name=ME.name), [recorded()])
 
 
 @pytest.mark.parametrize(
-    ("machines", "ledgers", "is_counted"),
+    ("machines", "records", "is_counted"),
     [
-        ([machine()], [ledger()], True),
-        ([], [ledger()], False),
-        ([machine()], [], False),
-        ([machine()], [ledger(ends=0)], False),
-        ([machine()], [ledger(purpose="serving")], False),
-        ([machine()], [ledger(node="two")], False),
-        ([machine()], [ledger(owner="m-before")], False),
-        ([machine()], [ledger(), ledger("two")], False),
-        ([machine(), machine("copy", "m-copy")], [ledger()], False),
-        ([machine(uid="")], [ledger(owner="")], False),
+        ([document(ME)], [recorded()], True),
+        ([], [recorded()], False),
+        ([document(ME)], [], False),
+        ([document(ME)], [recorded(ledger(ME, ends=NOW))], False),
+        ([document(ME)], [recorded(serving(KNOWN))], False),
+        ([document(ME)], [recorded(replace(KNOWN, node_name=NodeName("two")))], False),
+        ([document(ME)], [recorded(owner="m-before")], False),
+        ([document(ME)], [recorded(), recorded(replace(KNOWN, provider_id=ProviderID("sandbox://two")))], False),
+        ([document(ME), document(replace(ME, uid="m-copy"))], [recorded()], False),
+        ([document(replace(ME, uid=""))], [recorded(owner="")], False),
     ],
 )
 def test_a_node_is_attested_by_one_machine_and_its_one_unexpired_record(
-    machines: list[JsonObject], ledgers: list[JsonObject], is_counted: bool
+    machines: list[JsonObject], records: list[JsonObject], is_counted: bool
 ) -> None:
     said: JsonObject = {"type": "virtual-kubelet", "nodeattest/exempt": "true"}  # which a node may write
-    metadata: JsonObject = {"name": "one", "uid": "n-one", "labels": said, "annotations": said}
-    node: JsonObject = {"metadata": metadata, "spec": {"providerID": "sandbox://one"}}
-    assert counts(node, machines, ledgers) is is_counted
+    metadata: JsonObject = {"name": ME.name, "uid": "n", "labels": said, "annotations": said}
+    assert counts({"metadata": metadata, "spec": {"providerID": ME.provider_id}}, machines, records) is is_counted
 
 
 # Whose requests the ValidatingAdmissionPolicy refuses

@@ -77,10 +77,6 @@ def own_config(
     }
 
 
-def changed(secret: JsonObject, **fields: JsonValue) -> JsonObject:
-    return {**secret, **fields}
-
-
 def owned(secret: JsonObject, *owners: JsonObject) -> JsonObject:
     return {**secret, "metadata": {**mapping(secret, "metadata"), "ownerReferences": list[JsonValue](owners)}}
 
@@ -95,8 +91,8 @@ SECRET: Final = new_secret(own_config(), cluster="blue", value="5e" * 32)
 @pytest.mark.parametrize(
     ("secret", "whole"),
     [
-        (changed(SECRET, data={}), own_config()),
-        (changed(SECRET, data={"secret": "?"}), own_config()),
+        ({**SECRET, "data": {}}, own_config()),
+        ({**SECRET, "data": {"secret": "?"}}, own_config()),
         (owned(SECRET), own_config()),
         (owned(SECRET, {**OWNER, "kind": "Machine"}), own_config()),
         (owned(SECRET, {**OWNER, "apiVersion": "example.com/v1"}), own_config()),

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
-from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_controller import logs
 from nodeattest_controller.logs import JsonFormatter, TextFormatter, fields
 from nodeattest_controller.runtime.cluster_log import BURST, CONNECTED, OUTAGES, RATE, SILENT, ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -84,30 +80,13 @@ LEFT_OUT = "left out log lines about a cluster"
 class Rig:
     """A process's log, on a clock that the test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.seconds = 0.0
-        self.log = ClusterLog(self.clock)
-        self._stream = StringIO()
+        self.log = ClusterLog(lambda: self.seconds)
+        self.caplog = caplog
 
-    def clock(self) -> float:
-        return self.seconds
-
-    @contextmanager
-    def running(self) -> Generator[None]:
-        root = logging.getLogger()
-        handler = logging.StreamHandler(self._stream)
-        handler.setFormatter(logs.JsonFormatter())
-        level = root.level
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
-        try:
-            yield
-        finally:
-            root.removeHandler(handler)
-            root.setLevel(level)
-
-    def connect(self, server: str = "https://blue.example") -> None:
-        self.log.opened(BLUE, server)
+    def connect(self) -> None:
+        self.log.opened(BLUE, "https://blue.example")
 
     def answers(self, *errors: ApiError | None, every: float = 0.0) -> None:
         """Let requests end, one after another."""
@@ -115,18 +94,14 @@ class Rig:
             self.seconds += every
             self.log.answered(BLUE, error)
 
-    def entries(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self._stream.getvalue().splitlines()]
-
-    def lines(self) -> list[object]:
-        return [entry["msg"] for entry in self.entries()]
+    def lines(self) -> list[str]:
+        return self.caplog.messages
 
 
 @pytest.fixture
-def rig() -> Generator[Rig]:
-    rig = Rig()
-    with rig.running():
-        yield rig
+def rig(caplog: pytest.LogCaptureFixture) -> Rig:
+    caplog.set_level(logging.INFO)
+    return Rig(caplog)
 
 
 def test_a_cluster_whose_api_server_invents_requesters_gets_a_few_lines_and_the_rest_is_counted(rig: Rig) -> None:
@@ -139,8 +114,9 @@ def test_a_cluster_whose_api_server_invents_requesters_gets_a_few_lines_and_the_
     assert rig.log.allows("refused", RED, "user-1")
     rig.log.report()
     rig.log.report()
-    [summary] = rig.entries()
-    assert summary.items() >= {"msg": LEFT_OUT, "cluster": BLUE, "line": "refused", "lines": 17_769 - allowed}.items()
+    [summary] = rig.caplog.records
+    assert summary.getMessage() == LEFT_OUT
+    assert summary.__dict__ | fields(cluster=BLUE, line="refused", lines=17_769 - allowed) == summary.__dict__
 
 
 @pytest.mark.parametrize("error", [Unreachable("no route to host"), Unauthorized(401, "e", "expired")])
