@@ -84,7 +84,7 @@ class Scene:
     def token(self, *, left: timedelta = CABPK_TTL, description: str = DESCRIPTION) -> str:
         token_id = f"tk{next(NUMBERS):04d}"
         ends = (datetime.now(UTC) + left).isoformat()
-        made = secret(token_id=token_id, expiration=ends, description=description)
+        made = secret(id_=token_id, expiration=ends, description=description)
         self.api.put(f"{SECRETS}/bootstrap-token-{token_id}", {"type": made["type"], "data": made["data"]})
         return f"{token_id}.0123456789abcdef"
 
@@ -325,10 +325,10 @@ def encoded(data: dict[str, str]) -> JsonObject:
     return {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
 
 
-def secret(*, left: timedelta = timedelta(minutes=12), token_id: str = "abcdef", **changed: str) -> JsonObject:
+def secret(*, left: timedelta = timedelta(minutes=12), id_: str = "abcdef", **changed: str) -> JsonObject:
     """Make a token as Cluster API's kubeadm provider does."""
     data = {
-        "token-id": token_id,
+        "token-id": id_,
         "token-secret": "0123456789abcdef",
         "expiration": (NOW + left).isoformat(),
         "description": DESCRIPTION,
