@@ -19,8 +19,13 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     parse_refused_claim,
 )
 from nodeattest_controller.model.attestation_object import owner_of, parse_attestation
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
-from nodeattest_controller.model.machine_view import MachineView, cluster_of
+from nodeattest_controller.model.machine_view import (
+    CLUSTER_KINDS,
+    MACHINE_KINDS,
+    MachineView,
+    cluster_of,
+    machine_views,
+)
 from nodeattest_controller.model.policy import Policy, policy_for
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory

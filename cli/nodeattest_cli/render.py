@@ -131,7 +131,7 @@ def _plan(flags: dict[str, object], policy: Policy | None, document: JsonObject)
         raise UserError("the policy has challenge.createSecrets, which the webhook alone can render")
     serving = cast("str | None", flags["serving"])
     if serving is None:
-        serving = "none" if policy and not policy.serving.approves_kubelet else "kubelet"
+        serving = "none" if policy and not policy.approves_kubelet else "kubelet"
     given = {name: cast("str | None", flags[name]) for name in _SOURCES}
     if sum(value is not None for value in given.values()) > 1:
         raise UserError("give one of --provider-id, --provider-id-file and --provider-id-command")

@@ -34,12 +34,11 @@ from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.metrics_server import serve_health
-from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver, ReconcilerDeps
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
-from nodeattest_controller.runtime.guard import ClusterGuard
+from nodeattest_controller.runtime.guard import ClusterGuard, lease_annotations
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.settings import COMPONENT, Settings

@@ -16,7 +16,7 @@ from nodeattest_controller.controllers.csr.machine_checks import joined_machine,
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import Policy, ServingPolicy
+from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.serving_names import (
     check_sans_listed,
     check_sans_unclaimed,
@@ -99,7 +99,7 @@ OF_THE_NODE: Final = make_request(username="system:node:node-0", dns_names=("nod
 
 
 def attested(*, username: str = "system:node:node-0", secure: bool = True, signs: bool = True) -> Case:
-    policy = replace(POLICY, serving=ServingPolicy(signs_attested=signs))
+    policy = replace(POLICY, signs_serving=signs)
     request = make_request(username=username, dns_names=("node-0",))
     return lambda: decide(serving_allowed, request, policy=policy, verifier=TpmSigner() if secure else InsecureSigner())
 

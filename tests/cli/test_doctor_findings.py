@@ -21,9 +21,8 @@ from nodeattest_controller.controllers.auto_approval.decide import CONDITION
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaim
-from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION, lease_annotations
 from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME, shipped_configuration
-from nodeattest_controller.runtime.guard import SERVED
+from nodeattest_controller.runtime.guard import SERVED, VERSION_ANNOTATION, lease_annotations
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_parsing.objects import items, mapping, text

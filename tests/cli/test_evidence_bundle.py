@@ -16,7 +16,7 @@ from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import summarize
 from nodeattest_controller.model.kubeadm_config import read_config
-from nodeattest_controller.model.machine_record import cluster_flaw, machine_views
+from nodeattest_controller.model.machine_view import cluster_flaw, machine_views
 from nodeattest_controller.model.serving_names import network_of
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue

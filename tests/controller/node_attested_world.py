@@ -17,7 +17,7 @@ from nodeattest_controller.model.attestation import Attestation, IssuedCertifica
 from nodeattest_controller.model.attestation_object import render_attestation
 from nodeattest_controller.model.attestation_status import DENIED, LastDecision, Remediation, parse_refusals
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
+from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -91,8 +91,14 @@ def record(member: MachineView, known: Attestation) -> JsonObject:
 
 
 def policy(action: FailureAction = FailureAction.TAINT, share: int = 10, *, enforce: bool = True) -> Policy:
-    attestors = frozenset({ProviderName("tpm")})
-    return Policy(name="p", attestors=attestors, lifetime=None, enforce=enforce, on_failure=OnFailure(action, share))
+    return Policy(
+        name="p",
+        attestors=frozenset({ProviderName("tpm")}),
+        lifetime=None,
+        enforce=enforce,
+        on_failure=action,
+        max_failed_share=share,
+    )
 
 
 def refusal(reason: Reason, **changes: object) -> CSRDenied:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import make_request
 
-from nodeattest_controller.model.machine_record import (
-    MAX_ADDRESSES,
+from nodeattest_controller.model.machine_view import (
+    MAX_RECORD_ADDRESSES,
     check_cluster_active,
     cluster_flaw,
     views_of_record,
@@ -55,7 +55,7 @@ def test_a_record_is_paused_by_its_field_or_by_cluster_apis_annotation() -> None
         ({"clusterName": None, "bootstrapTokenID": None, "endorsementKeyHash": None}, "spec.clusterName: a string"),
         ({"paused": "yes"}, "spec.paused: true or false"),
         ({"addresses": {}}, "spec.addresses: an array"),
-        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_ADDRESSES + 1)}, "at most"),
+        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_RECORD_ADDRESSES + 1)}, "at most"),
         ({"addresses": ["10.0.0.7"]}, "spec.addresses: an object"),
         ({"addresses": [{"type": "Phone", "address": "7"}]}, "a type of ExternalDNS"),
     ],

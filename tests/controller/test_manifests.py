@@ -88,7 +88,7 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     assert mapping(properties, "enforcement")["default"] == "Enforce"
     serving = mapping(properties, "serving", "properties")
     assert (mapping(serving, "kubelet")["default"], mapping(serving, "attested")["default"]) == ("Ignore", "Sign")
-    assert parsed.serving == policy.ServingPolicy(approves_kubelet=False, signs_attested=True)
+    assert (parsed.approves_kubelet, parsed.signs_serving) == (False, True)
 
 
 def test_webhooks_are_called_where_they_serve_by_label_and_no_longer_than_they_answer() -> None:

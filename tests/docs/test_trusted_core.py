@@ -13,7 +13,7 @@ CEILING: Final = 12_900
 """Lines; lower it as the core shrinks. The aim is 12,000."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
-    *("__init__.py", "attestor.py", "node.py", "api.py", "webhook_configuration.py", "lease_annotations.py"),
+    *("__init__.py", "attestor.py", "node.py", "api.py", "webhook_configuration.py"),
     *("bootstrap_providers.py", "attestation_status.py"),
 }
 """Files of the same folders on which no certificate depends."""

@@ -26,7 +26,6 @@ from nodeattest_cli.doctor.survey import BOOTSTRAP, CONTROLLER, Survey, optional
 from nodeattest_cli.fleet import cluster_api_version
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.render import has_agent
-from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.webhook_configuration import (
     MUTATING,
@@ -34,6 +33,7 @@ from nodeattest_controller.model.webhook_configuration import (
     missing_conditions,
     shipped_configuration,
 )
+from nodeattest_controller.runtime.guard import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient

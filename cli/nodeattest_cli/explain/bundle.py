@@ -15,8 +15,14 @@ from nodeattest_cli.explain.collect import CSR, Collected
 from nodeattest_cli.fleet import ATTESTATION, POLICY, named, of_kind, rows_of
 from nodeattest_controller.controllers.node_attested.conditions import CONDITION
 from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS, CLUSTER_RECORD, MACHINE_KINDS, MACHINE_RECORD
-from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
+from nodeattest_controller.model.machine_view import (
+    CLUSTER_KINDS,
+    CLUSTER_RECORD,
+    CONTROL_PLANE_LABEL,
+    MACHINE_KINDS,
+    MACHINE_RECORD,
+    PAUSED_ANNOTATION,
+)
 from nodeattest_discovery.token import is_token, is_token_id
 from nodeattest_parsing.objects import items, mapping, moment, rfc3339, strings, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue

@@ -32,8 +32,13 @@ from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.csr_request import parse_kubelet_request, parse_request
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import is_kubeadm_config, read_config
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
-from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.machine_view import (
+    CLUSTER_KINDS,
+    MACHINE_KINDS,
+    ContractReference,
+    MachineView,
+    machine_views,
+)
 from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube import paths

@@ -24,8 +24,15 @@ from nodeattest_controller.model.kubeadm_config import (
     KeptConfig,
     read_config,
 )
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, check_cluster_active, machine_views
-from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
+from nodeattest_controller.model.machine_view import (
+    CLUSTER_KINDS,
+    MACHINE_KINDS,
+    ContractReference,
+    MachineView,
+    check_cluster_active,
+    instances_have_machines,
+    machine_views,
+)
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys

@@ -26,8 +26,7 @@ from nodeattest_cli.options import cluster_option, connected, namespace_option, 
 from nodeattest_cli.output import is_confirmed, print_document, print_lines, to_json
 from nodeattest_controller.controllers.auto_approval.decide import is_attested
 from nodeattest_controller.model.attestation_object import new_for_adoption, parse_attestation, reset
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS
-from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.machine_view import CLUSTER_KINDS, MachineView
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient

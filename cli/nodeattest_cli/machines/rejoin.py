@@ -32,8 +32,7 @@ from nodeattest_cli.token import store
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import owner_of, parse_attestation
 from nodeattest_controller.model.kubeadm_config import bound_group
-from nodeattest_controller.model.machine_record import machine_views
-from nodeattest_controller.model.machine_view import RESOURCES
+from nodeattest_controller.model.machine_view import RESOURCES, machine_views
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate

@@ -22,7 +22,7 @@ from nodeattest_cli.fleet import ATTESTATION, cluster_policy, index, named, of_k
 from nodeattest_cli.options import cluster_option, connected, namespace_option
 from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.attestation_object import parse_attestation
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS
+from nodeattest_controller.model.machine_view import CLUSTER_KINDS
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

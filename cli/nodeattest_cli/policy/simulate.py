@@ -35,7 +35,7 @@ from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.csr_request import Round
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
+from nodeattest_controller.model.machine_view import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_controller.verification.facts import CSRFacts

@@ -17,8 +17,12 @@ from typing import Final, Literal
 
 from nodeattest_controller.metrics import write_outcome
 from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG, KeptConfig
-from nodeattest_controller.model.machine_record import cluster_active
-from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, ContractReference, bootstrap_config_ref
+from nodeattest_controller.model.machine_view import (
+    PAUSED_ANNOTATION,
+    ContractReference,
+    bootstrap_config_ref,
+    cluster_active,
+)
 from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit

@@ -97,7 +97,7 @@ def signers_of(policy: Policy, *, serves: bool) -> Signers:
     if not admitted:
         return NONE
     first, *others = (str(signer_for(provider, Purpose.CLIENT)) for provider in admitted)
-    signs = serves and policy.serving.signs_attested and admitted[0] not in INSECURE
+    signs = serves and policy.signs_serving and admitted[0] not in INSECURE
     serving = str(signer_for(admitted[0], Purpose.SERVING)) if signs else None
     return Signers(first, serving, tuple(others))
 

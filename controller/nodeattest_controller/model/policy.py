@@ -44,16 +44,6 @@ MAX_LIFETIME: Final = 365 * 86400
 """Seconds; the in-tree signer's default (--cluster-signing-duration)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServingPolicy:
-    """What happens to requests for serving certificates."""
-
-    approves_kubelet: bool = False
-    """Whether kubelet's own requests (``kubernetes.io/kubelet-serving``) are approved or refused; else left alone."""
-    signs_attested: bool = True
-    """Whether our serving signers sign at all."""
-
-
 class TokenBinding(StrEnum):
     """Whether a bootstrap token must be the one in the bootstrap configuration of the machine that it asks for.
 
@@ -72,16 +62,6 @@ class FailureAction(StrEnum):
     TAINT = "Taint"
     CORDON = "Cordon"
     DELETE_NODE = "DeleteNode"
-
-
-@dataclass(frozen=True, slots=True)
-class OnFailure:
-    """What happens to such nodes, and to how many of them."""
-
-    action: FailureAction = FailureAction.NONE
-    max_share: int = 10
-    """Percent of a cluster's machines that joined (``DELETE_NODE``: of all) that may be treated so at one time; at
-    least one may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +93,16 @@ class Policy:
     sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
-    serving: ServingPolicy = ServingPolicy()
+    approves_kubelet: bool = False
+    """Whether kubelet's own requests (``kubernetes.io/kubelet-serving``) are approved or refused; else left alone."""
+    signs_serving: bool = True
+    """Whether the serving signers sign attested requests at all."""
     infrastructure: InfrastructurePolicy = InfrastructurePolicy()
     token_binding: TokenBinding = TokenBinding.REQUIRED
-    on_failure: OnFailure = OnFailure()
+    on_failure: FailureAction = FailureAction.NONE
+    max_failed_share: int = 10
+    """Percent of a cluster's machines that joined (``DELETE_NODE``: of all) that may be treated so at one time; at
+    least one may."""
 
     def settings(self, provider: ProviderName) -> Mapping[str, JsonValue]:
         """Return the provider's own section; empty means the provider's defaults."""
@@ -192,7 +178,7 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
         raise _invalid("settings of others' providers in spec.providers", ours, "move them to their own sections")
     sections = {name: mapping(spec, name) for name in OWN_SECTIONS if name in spec}
     sections |= {name: mapping(others, name) for name in others}
-    share = spec.get("maxFailedShare", OnFailure().max_share)
+    share, serving = spec.get("maxFailedShare", 10), _section(spec, "serving", ("kubelet", "attested"))
     if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= 100:  # noqa: PLR2004 - percent
         raise _invalid("maxFailedShare from 1 to 100, in percent", printable(str(share)))
     return Policy(
@@ -202,12 +188,14 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
         enforce=_choice(spec, "enforcement", ("Enforce", "Audit")) == "Enforce",
         listed=listed,
         sections={ProviderName(name): section for name, section in sections.items()},
-        serving=_serving(_section(spec, "serving", ("kubelet", "attested"))),
+        approves_kubelet=_choice(serving, "kubelet", ("Ignore", "Approve")) == "Approve",
+        signs_serving=_choice(serving, "attested", ("Sign", "Refuse")) == "Sign",
         infrastructure=_infrastructure(
             _section(spec, "infrastructure", ("hostObjects", "hostNamespaces", "shortNodeNames", "providerIDs"))
         ),
         token_binding=TokenBinding(_choice(spec, "tokenBinding", [*TokenBinding])),
-        on_failure=OnFailure(FailureAction(_choice(spec, "onFailure", [*FailureAction])), share),
+        on_failure=FailureAction(_choice(spec, "onFailure", [*FailureAction])),
+        max_failed_share=share,
     )
 
 
@@ -244,13 +232,6 @@ def _check_selector(selector: JsonObject) -> None:
             raise _invalid(f"values beside the operator {operator}", "none", "list values of the label in the policy")
         if operator not in _LISTING and values:
             raise _invalid(f"no values beside the operator {operator}", ", ".join(values)[:80], "take out the values")
-
-
-def _serving(section: JsonObject) -> ServingPolicy:
-    return ServingPolicy(
-        approves_kubelet=_choice(section, "kubelet", ("Ignore", "Approve")) == "Approve",
-        signs_attested=_choice(section, "attested", ("Sign", "Refuse")) == "Sign",
-    )
 
 
 def _infrastructure(section: JsonObject) -> InfrastructurePolicy:

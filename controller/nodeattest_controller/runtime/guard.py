@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.model.machine_record import cluster_active
+from nodeattest_controller.model.machine_view import cluster_active
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime import conditions
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -19,7 +19,9 @@ from nodeattest_controller.runtime.management_cache import ManagementCache, clus
 from nodeattest_kube.errors import NotFound
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject, one_line
+from nodeattest_providers import __version__
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.version import COMMIT
 
 WATCH_FILTER_LABEL: Final = "cluster.x-k8s.io/watch-filter"
 """Cluster API's label (api/core/v1beta2/common_types.go, WatchLabel)."""
@@ -97,3 +99,15 @@ class ClusterGuard:
 def mark_of(cluster: JsonObject) -> str:
     found = condition(items(cluster, "status", "conditions"), SERVED)
     return one_line(text(dict(found), "message").removeprefix(_BEGIN), _LONGEST) if found is not None else ""
+
+
+VERSION_ANNOTATION: Final = "nodeattest.x-k8s.io/version"
+COMMIT_ANNOTATION: Final = "nodeattest.x-k8s.io/commit"
+HOLDER_ANNOTATION: Final = "nodeattest.x-k8s.io/version-of"
+"""Whose version and commit they are: the Lease's ``holderIdentity`` when they were written."""
+
+
+def lease_annotations(holder: str) -> dict[str, str]:
+    """Return what a replica writes beside its Lease with every renewal: which version serves, for operators."""
+    commit = {COMMIT_ANNOTATION: COMMIT} if COMMIT else {}
+    return {VERSION_ANNOTATION: __version__, HOLDER_ANNOTATION: holder, **commit}

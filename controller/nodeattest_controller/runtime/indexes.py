@@ -17,7 +17,7 @@ from typing import Final, Generic, NewType, TypeVar
 from nodeattest_controller.model import machine_view
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
-from nodeattest_controller.model.machine_record import views_of_record
+from nodeattest_controller.model.machine_view import views_of_record
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.answers import is_before, version_of

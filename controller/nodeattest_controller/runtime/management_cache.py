@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
-from nodeattest_controller.model.machine_record import CLUSTER_RECORD, machine_view
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
+    CLUSTER_RECORD,
     MachineResource,
     MachineView,
+    machine_view,
 )
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime import informers

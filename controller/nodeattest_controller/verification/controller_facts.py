@@ -25,8 +25,7 @@ from nodeattest_controller.model.kubeadm_config import (
     read_secret,
     secret_value,
 )
-from nodeattest_controller.model.machine_record import check_cluster_active
-from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.machine_view import ContractReference, MachineView, check_cluster_active
 from nodeattest_controller.model.policy import InfrastructurePolicy, Policy
 from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys

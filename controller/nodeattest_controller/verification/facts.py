@@ -50,8 +50,7 @@ class FactSource(ABC):
 
     @property
     @abstractmethod
-    def key(self) -> ClusterKey:
-        """Which cluster it is."""
+    def key(self) -> ClusterKey: ...
 
     @property
     @abstractmethod
@@ -59,8 +58,7 @@ class FactSource(ABC):
         """Machines and attestations by what a request can claim."""
 
     @abstractmethod
-    def now(self) -> datetime:
-        """Return the time of the evaluation."""
+    def now(self) -> datetime: ...
 
     @abstractmethod
     def cluster(self) -> JsonObject:
@@ -71,8 +69,7 @@ class FactSource(ABC):
         """Return the cluster's one policy; raises Denied or Unavailable."""
 
     @abstractmethod
-    def verifier(self, provider: ProviderName) -> ClusterAPISigner:
-        """Return a provider's verifier; raises Denied for an unknown one."""
+    def verifier(self, provider: ProviderName) -> ClusterAPISigner: ...
 
     def machines(self, provider_id: str) -> list[MachineView]:
         return self.inventory.members(self.key, provider_id)
@@ -117,12 +114,10 @@ class FactSource(ABC):
         """Name the infrastructure machines of the cluster that have a Machine's provider ID, but for its own."""
 
     @abstractmethod
-    async def makes_machines(self, pool: MachineView) -> bool:
-        """Return whether Cluster API makes a Machine for each instance of a MachinePool."""
+    async def makes_machines(self, pool: MachineView) -> bool: ...
 
     @abstractmethod
-    async def named_tokens(self, configured: MachineView, token_id: str) -> KeptConfig:
-        """Return which tokens a machine's KubeadmConfig names."""
+    async def named_tokens(self, configured: MachineView, token_id: str) -> KeptConfig: ...
 
     @abstractmethod
     async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
@@ -133,8 +128,7 @@ class FactSource(ABC):
         """Read a Node live; ``by_node``: whether the node itself asks."""
 
     @abstractmethod
-    async def verify(self, facts: CSRFacts) -> AttestedNode:
-        """Run the provider's verification; raises Denied, Unavailable or ChallengeRequired."""
+    async def verify(self, facts: CSRFacts) -> AttestedNode: ...
 
     @abstractmethod
     async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
@@ -175,12 +169,10 @@ class RequestFacts(ABC):
         self.gathered: dict[str, tuple[object, Exception | None]] = {}
 
     @abstractmethod
-    def round(self) -> Awaitable[Round]:
-        """Return which round it is."""
+    def round(self) -> Awaitable[Round]: ...
 
     @abstractmethod
-    def cached_machine(self) -> Awaitable[MachineView]:
-        """Return the request's machine as the cache has it."""
+    def cached_machine(self) -> Awaitable[MachineView]: ...
 
     @abstractmethod
     async def machine_for_memory_checks(self) -> MachineView:
@@ -195,8 +187,7 @@ class RequestFacts(ABC):
         """Name the provider whose platform may tell the machine's addresses."""
 
     @abstractmethod
-    def node(self) -> Awaitable[JsonObject | None]:
-        """Return the Node of the requested name, read live."""
+    def node(self) -> Awaitable[JsonObject | None]: ...
 
     @fact
     async def cluster(self) -> JsonObject:

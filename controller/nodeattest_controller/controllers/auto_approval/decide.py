@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.bootstrap_providers import BootstrapProvider
-from nodeattest_controller.model.machine_record import CLUSTER_RECORD
+from nodeattest_controller.model.machine_view import CLUSTER_RECORD
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_parsing.objects import condition, flag, items, mapping, strings, text

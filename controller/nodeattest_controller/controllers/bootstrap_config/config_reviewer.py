@@ -24,8 +24,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     subject_of,
 )
 from nodeattest_controller.model.attestation_object import parse_attestation
-from nodeattest_controller.model.machine_record import cluster_paused
-from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, cluster_paused
 from nodeattest_controller.model.policy import Policy, policy_for, selecting
 from nodeattest_controller.runtime.informers import CLUSTER_GROUP, OWN_GROUP, OWN_VERSION
 from nodeattest_kube import paths

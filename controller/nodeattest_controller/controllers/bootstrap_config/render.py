@@ -165,9 +165,7 @@ def _options(subject: Subject, policy: Policy, cluster: JsonObject) -> kubeadmco
         settings=settings,
         provider_id=annotated(subject.whole, ANNOTATION_PROVIDER_ID) or None,
         challenge_secret=secret,
-        serving=kubeadmconfig.ServingOptions.KUBELET
-        if policy.serving.approves_kubelet
-        else kubeadmconfig.ServingOptions.NONE,
+        serving=kubeadmconfig.ServingOptions.KUBELET if policy.approves_kubelet else kubeadmconfig.ServingOptions.NONE,
     )
 
 

@@ -1,10 +1,8 @@
 """From an attested request to its certificate: checks, attestation record, approval, certificate, in this order.
 
-Each write is safe to lose and to repeat. The certificate is signed first and recorded before it is published anywhere
-else. A restart finds the record and continues with the same bytes, so no key is ever certified twice. Of two requests
-for one key, name or fingerprint that are evaluated at the same time one passes, because these are reserved during the
-write. Between record and approval the Lease is read, so who serves the cluster next lists this record before it
-evaluates anything. What is recorded and not confirmed is not published (docs/decisions.md).
+Each write is safe to lose and to repeat: a restart finds the record and continues with the same bytes. Key, name and
+fingerprints are reserved during the write, so one of two requests for them passes. Between record and approval the
+Lease is read: what is recorded and not confirmed is not published (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -50,8 +48,6 @@ INSECURE_LIFETIME: Final = 365 * 86400
 """Seconds. An insecure provider cannot rotate, so its certificates live as long as the in-tree signer's."""
 _REUSE_MARGIN: Final = timedelta(seconds=60)
 """A certificate this close to its end is of no use to the node that asks for it again; of a short one, a quarter."""
-
-
 _EVENT_PERIOD: Final = 10.0
 """Seconds between two Events of a cluster: a burst of joins costs one. Each Machine has a condition."""
 

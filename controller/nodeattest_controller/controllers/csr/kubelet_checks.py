@@ -66,7 +66,7 @@ class KubeletFacts(RequestFacts):
 @declare("policy approves", "serving certificates")
 async def policy_approves(facts: KubeletFacts) -> None:
     """The policy says serving.kubelet: Approve."""
-    if not (await facts.policy()).serving.approves_kubelet:
+    if not (await facts.policy()).approves_kubelet:
         raise Denied(
             Reason.SERVING_NOT_ALLOWED,
             expected="serving.kubelet: Approve",

@@ -84,7 +84,7 @@ async def evidence_version(facts: CSRFacts) -> None:
 @declare("attested serving request", "serving certificates", purposes=[Purpose.SERVING])
 async def serving_allowed(facts: CSRFacts) -> None:
     """The policy signs attested serving requests, the provider is secure, and the node itself asks."""
-    if not (await facts.policy()).serving.signs_attested:
+    if not (await facts.policy()).signs_serving:
         raise _not_served(
             "a policy with serving.attested: Sign",
             "one with Refuse",

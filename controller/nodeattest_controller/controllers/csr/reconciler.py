@@ -1,8 +1,6 @@
 """Acts on a request: one reconcile takes one request one step further.
 
-An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending forever: every
-wait ends, where the API server lets it; one that refuses the writes is asked again, and an Event says so.
-Before a request is evaluated, its requester's rate limits are asked (``task.RequestLimiter``). Approved is not
+An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial; every wait ends. Approved is not
 proof: an approved request is evaluated again, and one without a certificate on record is failed.
 Kubelet's own serving requests (``kubernetes.io/kubelet-serving``) are approved or refused where a policy says
 ``serving.kubelet: Approve``, and are left to others elsewhere. They are never signed here.
@@ -22,11 +20,7 @@ from nodeattest_controller.controllers.csr.task import RateLimited, RequestLimit
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import attestation_name
-from nodeattest_controller.model.csr_request import (
-    RequestState,
-    parse_request,
-    summarize,
-)
+from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
@@ -57,7 +51,6 @@ JITTER: Final = 0.25
 _REFUSED: Final = (
     "an API server refuses what has to be done, and is asked again: {}; apply this version's RBAC manifests"
 )
-"""The log has the same with each attempt; an Event brings it to the operator."""
 _ABSENT: Final = (
     "an API server answers that what has to be written is not there, and is asked again: {}; see that this version's "
     "CustomResourceDefinitions are installed"
@@ -142,6 +135,7 @@ class Reconciler:
             raise
 
     def settled(self, uid: str) -> None:
+        """Forget a request that is decided or gone."""
         self._limiter.forget(uid)
 
     async def _attempt(self, task: Task) -> _End:
@@ -189,7 +183,7 @@ class Reconciler:
 
     def _approves_kubelets(self, key: ClusterKey) -> bool:
         policy = self._policy(key)
-        return policy is not None and policy.serving.approves_kubelet
+        return policy is not None and policy.approves_kubelet
 
     def _policy(self, key: ClusterKey) -> Policy | None:
         cluster = self._management.cluster(key)
@@ -226,8 +220,8 @@ class Reconciler:
         """Requeue a request for when its requester's rate limits allow it, and deny it when that is not in time."""
         left, reason = self._left(task), Reason.REQUESTER_OVER_BUDGET
         if left < 0:
-            expected = "a requester within its budget"
-            denied = Denied(reason, expected=expected, got=limited.detail, remedy=_OVER_BUDGET)
+            within = "a requester within its budget"
+            denied = Denied(reason, expected=within, got=limited.detail, remedy=_OVER_BUDGET)
             return await self._deny(task, denied, evaluated=False)
         if self._warnings.allow((task.workload.key, task.username), WARNING_PERIOD):
             self._log(task, logging.WARNING, "over budget", detail=limited.detail)
@@ -249,11 +243,11 @@ class Reconciler:
         """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
         left = CHALLENGE_TTL + EXPIRY_GRACE - task.age
         if left <= timedelta(0):
-            expected, remedy = (
-                f"a second request within {int(CHALLENGE_TTL.total_seconds())} s",
+            in_time, remedy = (
+                f"a second request within {CHALLENGE_TTL.total_seconds():.0f} s",
                 "file a new first request",
             )
-            unanswered = Denied(Reason.CHALLENGE_EXPIRED, expected=expected, got="none", remedy=remedy)
+            unanswered = Denied(Reason.CHALLENGE_EXPIRED, expected=in_time, got="none", remedy=remedy)
             return await self._deny(task, unanswered, evaluated=False)
         found = task.annotation(ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
@@ -269,8 +263,8 @@ class Reconciler:
         """Leave the request pending for now, and deny it when it waited too long."""
         left, reason, remedy = self._left(task), unavailable.reason, unavailable.remedy
         if left < 0:
-            expected = f"an answer within {self._wait_limit}"
-            denied = Denied(reason, expected=expected, got=unavailable.detail, remedy=remedy)
+            in_time = f"an answer within {self._wait_limit}"
+            denied = Denied(reason, expected=in_time, got=unavailable.detail, remedy=remedy)
             return await self._deny(task, denied, evaluated=False)
         if await self._annotate_reason(task, reason, remedy):
             self._count(task, "wait", reason)

@@ -1,9 +1,8 @@
 """A request that is worked on, and the rate limits of its requester.
 
-Before anything costly is done for a request, its requester (a bootstrap token, or a node that renews) and the node name
-that this requester asks for are within their limits. A request over a limit gets a reservation, in the order of asking,
-which is kept until it is used, so an early wake-up costs nothing. If the reservation would come too late, none is made,
-and the request ends as any wait does. Budgets delay, they do not deny (docs/decisions.md). Parsing comes before.
+A requester (a bootstrap token, or a node that renews) and each node name that it asks for have a limit. A request over
+a limit gets a reservation, in the order of asking, which is kept until it is used, so an early wake-up costs nothing.
+If it would come too late, none is made. Limits delay, they do not deny (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -126,20 +125,18 @@ class _Reservations:
 
 
 class RequestLimiter:
-    """The limits of all requesters."""
+    """The limits of all requesters; ``clock`` is monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """``clock`` is monotonic seconds."""
         self._nodes = _Reservations("one node", NODE_BURST, NODE_RATE, clock)
         self._requesters = _Reservations("all nodes", REQUESTER_BURST, REQUESTER_RATE, clock)
         self._annotations = RateLimiter(burst=ANNOTATION_BURST, per_second=ANNOTATION_RATE, clock=clock)
 
     def admit(self, requester: Hashable, node_name: str, uid: str, max_wait: float) -> RateLimited | None:
-        """Count one evaluation; None lets it begin. ``max_wait``: seconds that the request may still wait.
+        """Count one evaluation; None lets it begin.
 
-        ``requester``: a cluster and its user. ``node_name``: as the request has it. ``uid``: the request's.
-        1. The node name's limit; 2. the requester's. In this order, because requests for one node that wait then take
-        nothing from what other nodes have on the same token.
+        ``requester``: a cluster and its user. ``max_wait``: seconds that the request may still wait. The node name's
+        limit comes first: requests for one node that wait take nothing from other nodes on the same token.
         """
         for limit, limited in ((self._nodes, (requester, node_name)), (self._requesters, requester)):
             delay = limit.delay(limited, uid, max(0.0, max_wait))

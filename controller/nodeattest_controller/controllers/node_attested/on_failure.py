@@ -70,7 +70,7 @@ def decide(
     1. A certificate, a policy that wants nothing and ``Audit`` undo; 2. a reset undoes nothing and begins nothing;
     3. what is treated stays so, in the way that the policy says now; 4. else there must be room for it.
     """
-    wanted = policy.on_failure.action if policy.enforce else FailureAction.NONE
+    wanted = policy.on_failure if policy.enforce else FailureAction.NONE
     cleared = attestation.verdict is not None and attestation.verdict.verdict == APPROVED
     if cleared or wanted is FailureAction.NONE:  # 1
         return FailureAction.NONE if attestation.treatment is not None else None
@@ -84,8 +84,8 @@ def decide(
 
 
 def _room(member: MachineView, policy: Policy, around: Around) -> Withhold | None:
-    share = policy.on_failure.max_share
-    awaited = around.awaited if policy.on_failure.action is FailureAction.DELETE_NODE else 0
+    share = policy.max_failed_share
+    awaited = around.awaited if policy.on_failure is FailureAction.DELETE_NODE else 0
     machines, gone = around.nodes + awaited, around.treated + awaited
     most = max(1, machines * share // 100)
     if gone >= most:
