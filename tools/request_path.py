@@ -3,7 +3,7 @@
 
 A controller's queue, reconciler and issuer run in this process over two API servers in memory; the TPM is software.
 A module counts if the body of one of its functions ran between the first request and the certificate.
-Run it with ``PYTHONPATH=tests/controller:tests/providers``.
+Run it with ``PYTHONPATH=tests:tests/controller:tests/providers``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import KEY, PROVIDER_ID, TwoRounds, World
+from csr_world import KEY, PROVIDER_ID, World
 from tpm_world import PCR_VALUES, SoftTpm, parsed
 
 from nodeattest_controller.controllers.csr.controller import CSRController
@@ -89,7 +89,7 @@ async def until(happened: Callable[[], bool]) -> None:
 async def modules_of_a_join(folder: Path) -> set[str]:
     """Join, and return the paths of the modules in which a function ran."""
     tpm, signer, ran = SoftTpm(), RecordingSigner(), set[str]()
-    world = World(ClusterPki.make(folder, "blue"), TwoRounds(), signer=signer)
+    world = World(ClusterPki.make(folder, "blue"), signer)  # pyright: ignore[reportArgumentType] - a real verifier
     keys: list[JsonValue] = [{"providerID": PROVIDER_ID, "sha256": tpm.fingerprint}]
     world.policy(tpm={"endorsementKeys": keys})
     controller = CSRController(
