@@ -17,10 +17,17 @@ from cryptography import x509
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.documents import read_text
-from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
 from nodeattest_cli.fleet import list_objects
 from nodeattest_cli.options import connected, output_option
-from nodeattest_cli.output import format_fields, print_exactly, print_lines
+from nodeattest_cli.output import (
+    ExitCode,
+    StateError,
+    UserError,
+    format_fields,
+    print_exactly,
+    print_lines,
+    user_errors,
+)
 from nodeattest_discovery import jws, secret
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,

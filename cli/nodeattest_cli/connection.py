@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from nodeattest_cli.errors import UserError, api_error
+from nodeattest_cli.output import UserError, api_error
 from nodeattest_controller import manifests
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, KubeconfigError

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import UserError
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.strict_yaml import Scalars

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -16,8 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from nodeattest_cli.documents import MAX_FILE, read_text
-from nodeattest_cli.errors import ExitCode, UserError, user_errors
-from nodeattest_cli.output import print_exactly
+from nodeattest_cli.output import ExitCode, UserError, print_exactly, user_errors
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.certificate_chain import X509_ERRORS
@@ -99,7 +98,7 @@ def read_key(text: str) -> str:
         ) from None
 
 
-def _rows(text: str, name: str) -> list[Mapping[str, str]]:
+def _rows(text: str, name: str) -> Sequence[Mapping[str, str]]:
     """Return the rows by column. Raises UserError."""
     text = text.removeprefix("\ufeff")
     try:

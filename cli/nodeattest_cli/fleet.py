@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from nodeattest_cli.errors import AccessError, StateError
+from nodeattest_cli.output import AccessError, StateError
 from nodeattest_controller.controllers.node_attested.conditions import (
     CONDITION,
     condition_of_machine,

@@ -1,6 +1,6 @@
 """``nodeattest``: the operator's tool, also ``kubectl nodeattest``.
 
-What goes wrong is one line on standard error and an exit code of ``errors.ExitCode``, never a traceback. Each command
+What goes wrong is one line on standard error and an exit code of ``output.ExitCode``, never a traceback. Each command
 is imported only when it runs, so ``--help`` and completion are quick. The environment is read by the commands' options
 and by the demo's command, and nowhere below.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import ExitCode, UserError
+from nodeattest_cli.output import ExitCode, UserError
 from nodeattest_controller import logs
 from nodeattest_parsing.values import visible_lines
 from nodeattest_providers.version import describe
@@ -128,7 +128,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
         "Let anybody verify tokens of a cluster's service accounts without asking its API server (docs/issuer.md).",
         verify=("issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
         publish=("issuer.publish:publish", "Keep a bucket, blobs or a directory equal to an issuer's keys."),
-        serve=("issuer.serve:serve", "Serve the documents of a folder, over HTTPS."),
+        serve=("serving:serve_issuer", "Serve the documents of a folder, over HTTPS."),
     ),
     _group(
         "machines",

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import click
 
 from nodeattest_cli.connection import DEFAULT_KUBECONFIG, Connection
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import UserError
 from nodeattest_parsing.times import format_seconds, parse_duration
 from nodeattest_parsing.values import ParseError
 

@@ -13,9 +13,8 @@ import click
 import yaml
 
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import ExitCode, UserError, user_errors
 from nodeattest_cli.options import files_option
-from nodeattest_cli.output import print_exactly, print_lines
+from nodeattest_cli.output import ExitCode, UserError, print_exactly, print_lines, user_errors
 from nodeattest_controller.controllers.bootstrap_config.admission_review import paths as paths_changed
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     RenderingRefused,

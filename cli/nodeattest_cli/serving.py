@@ -1,4 +1,4 @@
-"""``nodeattest discovery serve``, and what the commands that serve share: options, a pod's own client, an end in order.
+"""``nodeattest discovery serve`` and ``issuer serve``, and what the commands that serve share.
 
 A wrong setting is one line and exit code 2, before anything listens. SIGTERM and SIGINT end a server in order with exit
 code 0.
@@ -16,13 +16,15 @@ from typing import Any, Final
 
 import click
 
-from nodeattest_cli.errors import UserError
 from nodeattest_cli.options import option_name
+from nodeattest_cli.output import UserError
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_discovery.front import FrontLimits, FrontSettings, run_front
-from nodeattest_identity.issuer.documents import UrlError
+from nodeattest_identity import serve as issuer_server
+from nodeattest_identity.issuer.documents import MAX_AGE, UrlError
+from nodeattest_identity.serve import ServeSettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_bind_address
@@ -134,3 +136,40 @@ async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes 
         limits=FrontLimits(**limits),
     )
     await run_front(settings, api_client(flags["kubeconfig"]))
+
+
+@click.command("serve")
+@click.option(
+    "--dir",
+    "directory",
+    type=FILE,
+    required=True,
+    metavar="FOLDER",
+    help="Where `issuer publish --to dir:FOLDER` or the controller `issuer` writes.",
+)
+@click.option(
+    "--issuer-base",
+    metavar="URL",
+    required=True,
+    help="URL of the folder: the issuer URL/N/C has its documents in N/C.",
+)
+@click.option("--bind-address", type=Address(), default=":8443", help="host:port of the documents.")
+@click.option("--max-age", type=int, default=MAX_AGE, help="Seconds that caches may hold a document.")
+@tls_options(required=False)
+@server
+async def serve_issuer(**flags: Any) -> None:  # noqa: ANN401 - click passes what the options' types make
+    """Serve OpenID configurations and key sets of service accounts' issuers.
+
+    The documents come from a folder, which is read for each request. Every client gets them: they are public, and an
+    issuer's tokens can be verified by them without asking its API server. Any other file is not served.
+    """
+    settings = ServeSettings(
+        address=flags["bind_address"],
+        directory=flags["directory"],
+        issuer_base=flags["issuer_base"],
+        certificate=flags["tls_cert_file"],
+        key=flags["tls_private_key_file"],
+        health=flags["health_bind_address"],
+        max_age=flags["max_age"],
+    )
+    await issuer_server.run(settings)

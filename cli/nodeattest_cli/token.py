@@ -16,9 +16,8 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.documents import read_text
-from nodeattest_cli.errors import StateError, UserError, user_errors
 from nodeattest_cli.options import Duration, connected
-from nodeattest_cli.output import print_exactly, print_lines
+from nodeattest_cli.output import StateError, UserError, print_exactly, print_lines, user_errors
 from nodeattest_discovery.clusterinfo import parse_ca_bundle
 from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.secret import (

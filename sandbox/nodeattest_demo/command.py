@@ -21,8 +21,7 @@ from typing import Final, NoReturn
 
 import click
 
-from nodeattest_cli.errors import UserError
-from nodeattest_cli.output import print_document, print_lines, to_json
+from nodeattest_cli.output import UserError, print_document, print_lines, to_json
 from nodeattest_demo.machines import PLATFORMS, DemoFailure
 from nodeattest_demo.run import DemoConfig, DemoReport, Display, run, tables
 from nodeattest_demo.world import CLUSTER, NAMESPACE, World, find_tools

@@ -21,7 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import UserError
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.controllers.auto_approval.decide import (
     CLOSED_REASONS,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import chaos, growth, page
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import UserError
 from nodeattest_demo.world import Tools, find_tools
 
 RUNS: dict[str, Callable[[list[str], Tools], int]] = {"page": page.main, "growth": growth.main, "chaos": chaos.main}

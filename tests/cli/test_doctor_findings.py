@@ -15,7 +15,7 @@ from nodeattest_cli.doctor.command import examine
 from nodeattest_cli.doctor.findings import TABLE, HealthFinding, HealthSeverity, exit_code
 from nodeattest_cli.doctor.installation import ADMISSION, can_i, minor_version, shipped_rights
 from nodeattest_cli.doctor.survey import Survey
-from nodeattest_cli.errors import AccessError
+from nodeattest_cli.output import AccessError
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderOptions

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from needs import kubernetes_folder
 
 from nodeattest_cli.endorsement_keys import HOST_KINDS, read_key
-from nodeattest_cli.errors import UserError
 from nodeattest_cli.main import main
+from nodeattest_cli.output import UserError
 from nodeattest_controller import manifests
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, endorsement_fingerprint

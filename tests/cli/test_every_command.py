@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_cli.connection import role_for
-from nodeattest_cli.errors import ExitCode
 from nodeattest_cli.main import cli, main
-from nodeattest_cli.output import format_table, to_json
+from nodeattest_cli.output import ExitCode, format_table, to_json
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.pki import ClusterPki
 

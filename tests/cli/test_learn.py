@@ -6,8 +6,8 @@ import pytest
 import yaml
 from attested_fleet import LEDGERS, POLICIES, AttestedFleet
 
-from nodeattest_cli.errors import UserError
 from nodeattest_cli.main import main
+from nodeattest_cli.output import UserError
 from nodeattest_cli.policy.check import problems
 from nodeattest_cli.policy.learn import BootRecord, propose, registers_from_attestation
 from nodeattest_parsing.objects import mapping

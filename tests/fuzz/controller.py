@@ -9,7 +9,7 @@ from typing import Final
 from fuzz.target import NOW, by_file, require, target, text_of
 from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import UserError
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers import bootstrap_token
 from nodeattest_controller.controllers.bootstrap_config import admission_review

@@ -17,10 +17,9 @@ from nodeattest_cli.connection import Connection, explained, run
 from nodeattest_cli.doctor import clusters, installation
 from nodeattest_cli.doctor.findings import NOT_READ, TABLE, CheckResult, HealthFinding, count, exit_code, worst
 from nodeattest_cli.doctor.survey import CONTROLLER, Survey
-from nodeattest_cli.errors import UserError
 from nodeattest_cli.fleet import no_cluster, workload_client
 from nodeattest_cli.options import Duration, cluster_option, connected, output_option, workload_option
-from nodeattest_cli.output import print_document, print_lines, to_json
+from nodeattest_cli.output import UserError, print_document, print_lines, to_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_parsing.objects import key_of, text

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from nodeattest_cli.errors import ExitCode
+from nodeattest_cli.output import ExitCode
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_parsing.values import JsonObject
 

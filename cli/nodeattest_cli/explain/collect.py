@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.explain.replay import first_request_name
 from nodeattest_cli.fleet import (
     ATTESTATION,
@@ -27,6 +26,7 @@ from nodeattest_cli.fleet import (
     rows_of,
     workload_access,
 )
+from nodeattest_cli.output import StateError, UserError
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.csr_request import parse_kubelet_request, parse_request

@@ -20,13 +20,21 @@ import click
 from nodeattest_authenticator.state.storage import write_atomically
 from nodeattest_cli.connection import Connection
 from nodeattest_cli.documents import MAX_FILE, read_objects
-from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.bundle import make_bundle, read_bundle
 from nodeattest_cli.explain.collect import Collected, fetch, parse_target
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_cli.fleet import MachineRow
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, workload_option
-from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json
+from nodeattest_cli.output import (
+    ExitCode,
+    StateError,
+    UserError,
+    format_fields,
+    print_document,
+    print_exactly,
+    print_lines,
+    to_json,
+)
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_status import Requester, render_refusals
 from nodeattest_parsing.objects import rfc3339, text

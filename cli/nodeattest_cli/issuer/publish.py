@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import click
 
-from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import Duration
-from nodeattest_cli.output import format_table, print_lines
+from nodeattest_cli.output import ExitCode, UserError, format_table, print_lines
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import KeysError, read_key_file
 from nodeattest_identity.publish.plan import Desired, Plan

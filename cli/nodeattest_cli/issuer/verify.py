@@ -16,9 +16,8 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import output_option
-from nodeattest_cli.output import format_fields, print_document, print_lines, to_json
+from nodeattest_cli.output import ExitCode, UserError, format_fields, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.tokens.jwks_cache import key_file_cache, read_trusted_keys

@@ -18,12 +18,11 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.fleet import cluster_policy, index, list_objects, no_cluster, of_kind, read_fleet, workload_client
 from nodeattest_cli.machines.records import change_record, check_reason, record_path
 from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
-from nodeattest_cli.output import is_confirmed, print_document, print_lines, to_json
+from nodeattest_cli.output import ExitCode, StateError, UserError, is_confirmed, print_document, print_lines, to_json
 from nodeattest_controller.controllers.auto_approval.decide import is_attested
 from nodeattest_controller.model.attestation_object import new_for_adoption, parse_attestation, reset
 from nodeattest_controller.model.machine_view import CLUSTER_KINDS, MachineView

@@ -12,10 +12,9 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.errors import StateError
 from nodeattest_cli.fleet import MACHINE_GONE, MachineRow, read_fleet, rows_of
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, selector_option
-from nodeattest_cli.output import format_table, print_document, print_lines, to_json
+from nodeattest_cli.output import StateError, format_table, print_document, print_lines, to_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.times import format_seconds

@@ -13,10 +13,9 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.fleet import OWN, read_fleet
 from nodeattest_cli.options import cluster_option, connected, namespace_option
-from nodeattest_cli.output import is_confirmed, print_lines
+from nodeattest_cli.output import ExitCode, StateError, UserError, is_confirmed, print_lines
 from nodeattest_controller.model.attestation_object import MAX_REASON, owner_of, parse_attestation, reset
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient

@@ -16,7 +16,6 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.errors import AccessError, StateError
 from nodeattest_cli.fleet import workload_client
 from nodeattest_cli.machines.records import find_record, title
 from nodeattest_cli.options import (
@@ -27,7 +26,7 @@ from nodeattest_cli.options import (
     output_option,
     workload_option,
 )
-from nodeattest_cli.output import print_document, print_lines, to_json
+from nodeattest_cli.output import AccessError, StateError, print_document, print_lines, to_json
 from nodeattest_cli.token import store
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import owner_of, parse_attestation

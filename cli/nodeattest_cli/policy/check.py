@@ -15,10 +15,9 @@ from typing import Final
 import click
 
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.fleet import CLUSTER_API, OWN, POLICY, of_kind
 from nodeattest_cli.options import files_option, installed_option
-from nodeattest_cli.output import print_lines
+from nodeattest_cli.output import ExitCode, UserError, print_lines
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     RenderingRefused,

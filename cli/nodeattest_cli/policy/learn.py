@@ -17,10 +17,9 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.fleet import ATTESTATION, cluster_policy, index, named, of_kind, read_fleet
 from nodeattest_cli.options import cluster_option, connected, namespace_option
-from nodeattest_cli.output import print_lines
+from nodeattest_cli.output import StateError, UserError, print_lines
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_view import CLUSTER_KINDS
 from nodeattest_parsing.objects import text

@@ -18,7 +18,6 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.facts import DocumentFacts, NotChecked
 from nodeattest_cli.fleet import ATTESTATION, POLICY, list_objects, of_kind, read_fleet
 from nodeattest_cli.options import (
@@ -29,7 +28,7 @@ from nodeattest_cli.options import (
     namespace_option,
     output_option,
 )
-from nodeattest_cli.output import format_table, print_document, print_lines, to_json
+from nodeattest_cli.output import ExitCode, StateError, UserError, format_table, print_document, print_lines, to_json
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.attestation import Attestation
