@@ -65,16 +65,16 @@ def test_every_alert_has_a_summary_and_a_runbook_and_every_runbook_an_alert() ->
         assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
 
 
-def _promtool(path: Path, groups: list[dict[str, object]]) -> subprocess.CompletedProcess[str]:
+def promtool(path: Path, *words: str, **files: object) -> str:
+    """Run promtool beside these files; return what it printed."""
     tool = shutil.which("promtool")
     if tool is None:
         lacks("promtool is not installed: tools/system-packages prometheus")
-    (path / "rules.json").write_text(json.dumps(RULES))
-    body = {"rule_files": ["rules.json"], "evaluation_interval": "5m", "tests": groups}
-    (path / "tests.json").write_text(json.dumps(body))
-    return subprocess.run(
-        [tool, "test", "rules", "tests.json"], cwd=path, capture_output=True, text=True, timeout=150, check=False
-    )
+    for name, content in files.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+    found = subprocess.run([tool, *words], cwd=path, capture_output=True, text=True, timeout=150, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
 
 
 def _case(series: str, wanted: str | None, name: str) -> dict[str, object]:
@@ -102,14 +102,7 @@ def test_denials_that_are_normal_steps_of_a_join_fire_no_alert() -> None:
     assert normal == {Reason.SUPERSEDED, Reason.PROVIDER_ID_REQUIRED}
 
 
-def test_alerts_fire_where_they_should(tmp_path: Path) -> None:
-    found = _promtool(
-        tmp_path, [_case(series, labels, f"NodeAttestation{name}") for name, (series, labels) in FIRING.items()]
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
-
-
-def test_alerts_are_silent_where_all_is_well(tmp_path: Path) -> None:
+def test_alerts_fire_where_they_should_and_are_silent_where_all_is_well(tmp_path: Path) -> None:
     well = {
         "CertificateEndsSoon": FIRING["CertificateEndsSoon"][0].replace("40000", "60000"),
         "CertificateEnded": 'nodeattest_machines{cluster="ns/a",state="attested"} 2',
@@ -127,8 +120,10 @@ def test_alerts_are_silent_where_all_is_well(tmp_path: Path) -> None:
         ),
     }
     assert well.keys() == FIRING.keys()
-    found = _promtool(tmp_path, [_case(series, None, f"NodeAttestation{name}") for name, series in well.items()])
-    assert found.returncode == 0, found.stdout + found.stderr
+    groups = [_case(series, labels, f"NodeAttestation{name}") for name, (series, labels) in FIRING.items()]
+    groups += [_case(series, None, f"NodeAttestation{name}") for name, series in well.items()]
+    tests = {"rule_files": ["rules.json"], "evaluation_interval": "5m", "tests": groups}
+    promtool(tmp_path, "test", "rules", "tests.json", rules=RULES, tests=tests)
 
 
 DASHBOARD: Final[Any] = json.loads((TREE / "manifests/grafana/dashboard.json").read_text(encoding="utf-8"))
@@ -169,13 +164,6 @@ def test_every_query_asks_for_a_metric_and_labels_that_there_are() -> None:
 
 
 def test_prometheus_takes_every_query(tmp_path: Path) -> None:
-    tool = shutil.which("promtool")
-    if tool is None:
-        lacks("promtool is not installed: tools/system-packages prometheus")
     rules = [{"record": f"dashboard:{number}", "expr": query} for number, query in enumerate(expressions())]
-    (tmp_path / "queries.json").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    found = subprocess.run(
-        [tool, "check", "rules", "queries.json"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert f"{len(rules)} rules found" in found.stdout
+    queries = {"groups": [{"name": "dashboard", "rules": rules}]}
+    assert f"{len(rules)} rules found" in promtool(tmp_path, "check", "rules", "queries.json", queries=queries)
