@@ -12,16 +12,8 @@ from datetime import UTC, datetime
 from time import sleep
 from typing import Any, cast
 
+from nodeattest_providers.aws import protocol
 from nodeattest_providers.aws.node import NAME, InstanceCredentials, Session, parse_imds_document, parse_imds_signature
-from nodeattest_providers.aws.protocol import (
-    PROVIDER,
-    SIGNED_HEADERS,
-    VERSION,
-    AwsEvidence,
-    SignedHeaders,
-    StsRequest,
-    sts_request,
-)
 from nodeattest_providers.errors import platform_unavailable
 from nodeattest_providers.metadata_service import MetadataAttestor
 from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
@@ -34,7 +26,7 @@ def _utc_now() -> datetime:
 class AwsAttestor(MetadataAttestor):
     """Attests an EC2 instance."""
 
-    provider = PROVIDER
+    provider = protocol.PROVIDER
     service_name = NAME
 
     def __init__(
@@ -61,13 +53,15 @@ class AwsAttestor(MetadataAttestor):
                 "the credentials of the instance's role are out of date by this machine's clock",
                 remedy="set the clock (chrony or systemd-timesyncd); if it is right, the metadata service is behind",
             )
-        sts = sign(sts_request(region, binding), credentials, now=now)
+        sts = sign(protocol.sts_request(region, binding), credentials, now=now)
         return Evidence(
-            PROVIDER, VERSION, AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts).to_json()
+            protocol.PROVIDER,
+            protocol.VERSION,
+            protocol.AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts).to_json(),
         )
 
 
-def sign(request: StsRequest, credentials: InstanceCredentials, *, now: datetime) -> SignedHeaders:
+def sign(request: protocol.StsRequest, credentials: InstanceCredentials, *, now: datetime) -> protocol.SignedHeaders:
     """Sign the request as of ``now``; returns what travels. Raises Unavailable without botocore."""
     try:
         from botocore.auth import SigV4Auth
@@ -85,11 +79,11 @@ def sign(request: StsRequest, credentials: InstanceCredentials, *, now: datetime
     signed = cast("Any", AWSRequest(method="POST", url=f"{request.origin}/", data=request.body, headers=headers))
     signed.context["timestamp"] = date
     names = auth.signed_headers(auth.headers_to_sign(signed))
-    if names != ";".join(SIGNED_HEADERS):
+    if names != ";".join(protocol.SIGNED_HEADERS):
         raise AssertionError(f"botocore signs other headers: {names}")
     signature = auth.signature(auth.string_to_sign(signed, auth.canonical_request(signed)), signed)
     scope = auth.scope(signed)
-    return SignedHeaders(
+    return protocol.SignedHeaders(
         authorization=f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={names}, Signature={signature}",
         date=date,
         security_token=credentials.token,

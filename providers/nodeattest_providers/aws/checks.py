@@ -15,20 +15,9 @@ from typing import Final, NamedTuple
 from cryptography import x509
 
 from nodeattest_providers import cms
+from nodeattest_providers.aws import protocol
 from nodeattest_providers.aws.api.sts import CallerIdentity, parse_role_session
 from nodeattest_providers.aws.config import AwsPolicy, IdentityDocument, RegionCertificates, parse_identity_document
-from nodeattest_providers.aws.protocol import (
-    MAX_PKCS7,
-    PROVIDER,
-    VERSION,
-    AwsEvidence,
-    InstanceRef,
-    Partition,
-    parse_authorization,
-    parse_evidence,
-    parse_provider_id,
-    partition_of,
-)
 from nodeattest_providers.checks import Checks, Rules, check_block
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
@@ -75,9 +64,9 @@ class Realm(NamedTuple):
 class VerifiedDocument:
     """Evidence without contradictions; who made it is open."""
 
-    evidence: AwsEvidence = field(repr=False)
-    name: InstanceRef
-    partition: Partition
+    evidence: protocol.AwsEvidence = field(repr=False)
+    name: protocol.InstanceRef
+    partition: protocol.Partition
     document: IdentityDocument
 
     @property
@@ -103,16 +92,16 @@ def check_evidence(
     """
     rules = wire_rules(checks)
     # 1
-    check_block(checks, request.evidence, PROVIDER, (VERSION,))
-    evidence = rules.parsed("evidence schema", lambda: parse_evidence(request.evidence.data))
+    check_block(checks, request.evidence, protocol.PROVIDER, (protocol.VERSION,))
+    evidence = rules.parsed("evidence schema", lambda: protocol.parse_evidence(request.evidence.data))
     # 2
-    name = rules.parsed("provider ID", lambda: parse_provider_id(request.csr.provider_id))
-    partition = rules.parsed("partition", lambda: partition_of(name.region))
+    name = rules.parsed("provider ID", lambda: protocol.parse_provider_id(request.csr.provider_id))
+    partition = rules.parsed("partition", lambda: protocol.partition_of(name.region))
     _check_region_allowed(rules, name, policy)
     mismatch = Reason.PLATFORM_DOCUMENT_MISMATCH
     rules.equal("region of the evidence", name.region, evidence.region, reason=mismatch, remedy=_NEW_REQUEST)
     # 3
-    signed = rules.parsed("signed headers", lambda: parse_authorization(evidence.sts))
+    signed = rules.parsed("signed headers", lambda: protocol.parse_authorization(evidence.sts))
     malformed = Reason.PLATFORM_PROOF_MALFORMED
     rules.equal("region of the signature", name.region, signed.region, reason=malformed, remedy=_NEW_REQUEST)
     age = request.created - signed.signed_at
@@ -140,14 +129,14 @@ def check_evidence(
 def check_recorded_place(facts: Facts, policy: AwsPolicy) -> None:
     """Check a machine's region, and the account on record, against the policy; raises Denied."""
     rules = wire_rules(Checks())
-    name = rules.parsed("provider ID", lambda: parse_provider_id(facts.machine.provider_id))
+    name = rules.parsed("provider ID", lambda: protocol.parse_provider_id(facts.machine.provider_id))
     _check_region_allowed(rules, name, policy)
     pinned = facts.ledger.fingerprints.get("instance")
     if pinned is not None:
         _check_account_allowed(rules, pinned.partition("/")[0], policy)
 
 
-def _check_region_allowed(rules: Rules, name: InstanceRef, policy: AwsPolicy) -> None:
+def _check_region_allowed(rules: Rules, name: protocol.InstanceRef, policy: AwsPolicy) -> None:
     reason, remedy = Reason.PLATFORM_REGION_NOT_ALLOWED, "list the region in spec.aws.regions"
     rules.member("region allowed", policy.regions, name.region, reason=reason, remedy=remedy)
 
@@ -158,12 +147,12 @@ def _check_account_allowed(rules: Rules, account: str, policy: AwsPolicy) -> Non
 
 
 def _check_signature(
-    rules: Rules, evidence: AwsEvidence, certificates: tuple[x509.Certificate, ...], region: str, at: datetime
+    rules: Rules, evidence: protocol.AwsEvidence, certificates: tuple[x509.Certificate, ...], region: str, at: datetime
 ) -> None:
     expected, reason = f"certificates of {region}", Reason.PLATFORM_REGION_NOT_ALLOWED
     rules.require(bool(certificates), "region's certificates", expected, "none", reason=reason, remedy=_CERTIFICATES)
     cms_rules = Rules(rules.checks, "RFC 5652 §5", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID, _CERTIFICATES)
-    signed = cms_rules.parsed("PKCS#7 structure", lambda: cms.parse(evidence.pkcs7, limit=MAX_PKCS7))
+    signed = cms_rules.parsed("PKCS#7 structure", lambda: cms.parse(evidence.pkcs7, limit=protocol.MAX_PKCS7))
     is_content, reason = signed.content == evidence.document, Reason.PLATFORM_DOCUMENT_MISMATCH
     rules.require(is_content, "content of the PKCS#7", "the document", "other bytes", reason=reason, remedy=_DOCUMENT)
     is_signed = any(_is_valid(each, at) and signed.signed_by(each) for each in certificates)

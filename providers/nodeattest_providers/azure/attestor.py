@@ -11,14 +11,7 @@ from typing import Final
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, ParseError
-from nodeattest_providers.azure.protocol import (
-    MAX_SIGNATURE,
-    PROVIDER,
-    VERSION,
-    AzureEvidence,
-    nonce_for,
-    provider_id_of,
-)
+from nodeattest_providers.azure import protocol
 from nodeattest_providers.metadata_service import MetadataAttestor
 from nodeattest_providers.node_interface import Binding, Evidence, PublishedChallenge
 
@@ -33,20 +26,20 @@ _ENCODING: Final = "pkcs7"
 class AzureAttestor(MetadataAttestor):
     """Makes Azure evidence."""
 
-    provider = PROVIDER
+    provider = protocol.PROVIDER
     service_name = "Azure's metadata service"
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        nonce = nonce_for(binding.digest)
+        nonce = protocol.nonce_for(binding.digest)
         for _ in range(_ATTEMPTS):
             signature = self._signature(self._service.get(_DOCUMENT + nonce, _HEADERS))
             if nonce.encode() in signature:
-                return Evidence(PROVIDER, VERSION, AzureEvidence(signature).to_json())
+                return Evidence(protocol.PROVIDER, protocol.VERSION, protocol.AzureEvidence(signature).to_json())
         raise self._unusable("documents with another nonce than was asked for")
 
     def provider_id(self) -> str:
         compute = self._object(self._service.get(_INSTANCE, _HEADERS))
-        found = provider_id_of(str(compute.get("resourceId", "")))
+        found = protocol.provider_id_of(str(compute.get("resourceId", "")))
         if found is None:
             raise self._unusable("no resource ID of a virtual machine")
         return found
@@ -60,7 +53,7 @@ class AzureAttestor(MetadataAttestor):
             signature = decode_base64(encoded)
         except ValueError:
             raise self._unusable("a document that is not base64") from None
-        if not 1 <= len(signature) <= MAX_SIGNATURE:
+        if not 1 <= len(signature) <= protocol.MAX_SIGNATURE:
             raise self._unusable(f"a document of {len(signature)} bytes")
         return signature
 

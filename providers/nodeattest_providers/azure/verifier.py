@@ -16,19 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_providers import cms
+from nodeattest_providers.azure import protocol
 from nodeattest_providers.azure.api import Machine, Machines, ResourceManager, Tokens
 from nodeattest_providers.azure.config import AzurePlatform, AzurePolicy, parse_platform, parse_policy
-from nodeattest_providers.azure.protocol import (
-    MAX_SIGNATURE,
-    PROVIDER,
-    VERSION,
-    AttestedDocument,
-    InstanceRef,
-    nonce_for,
-    parse_attested_document,
-    parse_evidence,
-    parse_provider_id,
-)
 from nodeattest_providers.certificate_chain import (
     X509_ERRORS,
     chain_problem,
@@ -61,9 +51,9 @@ _RESET: Final = "if the machine was recreated under its old name, reset its reco
 _NEW: Final = "file a new request; kubelet-authenticator asks the metadata service again"
 
 
-def check_document(checks: Checks, request: NodeRequest, facts: Facts, document: AttestedDocument) -> None:
+def check_document(checks: Checks, request: NodeRequest, facts: Facts, document: protocol.AttestedDocument) -> None:
     rules = Rules(checks, SECTION, Reason.PLATFORM_PROOF_NOT_BOUND, _NEW)
-    nonces = {nonce_for(request.binding(pin).digest) for pin in facts.cluster.pins}
+    nonces = {protocol.nonce_for(request.binding(pin).digest) for pin in facts.cluster.pins}
     remedy = f"{_NEW}; if this comes back, the node trusts another cluster CA than the cluster has"
     rules.require(
         document.nonce in nonces, "nonce", "that of this request, cluster and signer", "another", remedy=remedy
@@ -77,10 +67,10 @@ def check_document(checks: Checks, request: NodeRequest, facts: Facts, document:
     rules.require(in_time, "time of the document", expected, got, reason=reason, remedy=remedy)
 
 
-def check_place(checks: Checks, facts: Facts) -> InstanceRef:
+def check_place(checks: Checks, facts: Facts) -> protocol.InstanceRef:
     """Check the Machine's provider ID against the policy's subscriptions and groups, before anybody is asked."""
     rules = page_rules(checks, Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "add them to spec.azure of the policy")
-    name = rules.parsed("provider ID", lambda: parse_provider_id(facts.machine.provider_id))
+    name = rules.parsed("provider ID", lambda: protocol.parse_provider_id(facts.machine.provider_id))
     policy = parse_policy(facts.settings)
     allowed = name.subscription in policy.subscriptions and name.key[1] in policy.groups
     got = printable(f"{name.subscription}, {name.group}")
@@ -88,7 +78,7 @@ def check_place(checks: Checks, facts: Facts) -> InstanceRef:
     return name
 
 
-def check_subscription(checks: Checks, name: InstanceRef, document: AttestedDocument) -> None:
+def check_subscription(checks: Checks, name: protocol.InstanceRef, document: protocol.AttestedDocument) -> None:
     rules = Rules(checks, SECTION, Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
     rules.equal("subscription of the document", name.subscription, document.subscription)
 
@@ -98,7 +88,7 @@ def check_pin(checks: Checks, machine: Machine, facts: Facts) -> None:
     rules.equal("pinned vmId", facts.ledger.fingerprints.get(FINGERPRINT, machine.vm_id), machine.vm_id)
 
 
-def check_machine(checks: Checks, machine: Machine, document: AttestedDocument, policy: AzurePolicy) -> None:
+def check_machine(checks: Checks, machine: Machine, document: protocol.AttestedDocument, policy: AzurePolicy) -> None:
     """Check that the document is the machine's, and state, scale set and tags are what the policy demands."""
     rules = page_rules(checks, Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
     rules.equal("vmId", machine.vm_id, document.vm_id)
@@ -179,8 +169,8 @@ _MAY_READ: Final = "compare the Machine's spec.providerID with Azure; the contro
 class AzureSigner(CheckedSigner):
     """Verifies attested documents."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
     read_section = staticmethod(parse_policy)
     takes_platform = True
     tells_addresses = True
@@ -223,8 +213,10 @@ class AzureSigner(CheckedSigner):
         4. The provider ID names a machine of a subscription and group that the policy lists, and of the document's.
         5. Azure's Resource Manager has this very machine, as the policy wants it, and the ledger pins no other.
         """
-        check_block(checks, request.evidence, PROVIDER, (VERSION,))  # 1
-        evidence = check_parsed(checks, "evidence schema", SECTION, lambda: parse_evidence(request.evidence.data))
+        check_block(checks, request.evidence, protocol.PROVIDER, (protocol.VERSION,))  # 1
+        evidence = check_parsed(
+            checks, "evidence schema", SECTION, lambda: protocol.parse_evidence(request.evidence.data)
+        )
         document = self._check_document(checks, evidence.signature, facts)  # 2
         check_document(checks, request, facts, document)  # 3
         name = check_place(checks, facts)  # 4
@@ -233,14 +225,14 @@ class AzureSigner(CheckedSigner):
         check_machine(checks, machine, document, parse_policy(facts.settings))
         check_pin(checks, machine, facts)
         return AttestedNode(
-            provider=PROVIDER,
+            provider=protocol.PROVIDER,
             provider_id=request.csr.provider_id,
             proven_node_name=NodeName(machine.computer_name) if is_dns_name(machine.computer_name) else None,
             fingerprints={FINGERPRINT: machine.vm_id},
             checks=checks.record(),
         )
 
-    def _check_document(self, checks: Checks, signature: bytes, facts: Facts) -> AttestedDocument:
+    def _check_document(self, checks: Checks, signature: bytes, facts: Facts) -> protocol.AttestedDocument:
         """Read the document and hold its signer to the cloud.
 
         1. A well-formed message, which holds the certificate of its one signer.
@@ -250,7 +242,7 @@ class AzureSigner(CheckedSigner):
         """
         rules = Rules(checks, "RFC 5652 §5", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID, _RENEW)
         # 1
-        signed = rules.parsed("signed document", lambda: cms.parse(signature, limit=MAX_SIGNATURE))
+        signed = rules.parsed("signed document", lambda: cms.parse(signature, limit=protocol.MAX_SIGNATURE))
         signers = [each for each in signed.certificates if signed.signer.is_named_by(each)]
         rules.require(len(signers) == 1, "signer's certificate", "one, embedded", str(len(signers)))
         # 2
@@ -265,9 +257,11 @@ class AzureSigner(CheckedSigner):
         problem = signer_problem(signer, signed.certificates, self._authorities, facts.verified_at)
         rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
         # 4
-        return check_parsed(checks, "attested document", SECTION, lambda: parse_attested_document(signed.content))
+        return check_parsed(
+            checks, "attested document", SECTION, lambda: protocol.parse_attested_document(signed.content)
+        )
 
-    async def _machine(self, checks: Checks, name: InstanceRef, vm_id: str | None) -> Machine:
+    async def _machine(self, checks: Checks, name: protocol.InstanceRef, vm_id: str | None) -> Machine:
         if not self._may_call:
             raise offline("Azure's Resource Manager")
         rules = page_rules(checks, Reason.PLATFORM_INSTANCE_NOT_FOUND, _MAY_READ)

@@ -9,16 +9,7 @@ import os
 import stat
 from collections.abc import Mapping
 
-from nodeattest_providers.challenge.protocol import (
-    MAX_SECRET,
-    MIN_SECRET,
-    PROVIDER,
-    VERSION,
-    Challenge,
-    ChallengeEvidence,
-    normalised,
-    proof,
-)
+from nodeattest_providers.challenge import protocol
 from nodeattest_providers.challenge_response import check_own
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import (
@@ -35,8 +26,8 @@ from nodeattest_providers.node_interface import (
 class ChallengeAttestor(Attestor):
     """Answers challenges. Its one setting is ``secretFile``, an absolute path."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
     two_step = True
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
@@ -53,12 +44,12 @@ class ChallengeAttestor(Attestor):
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         secret = _read_secret(self._path)  # in the first phase too: a node that cannot answer need not ask
         if challenge is None:
-            return Evidence(PROVIDER, VERSION, ChallengeEvidence().to_json())
-        published = Challenge.parse(challenge.text)
+            return Evidence(protocol.PROVIDER, protocol.VERSION, protocol.ChallengeEvidence().to_json())
+        published = protocol.Challenge.parse(challenge.text)
         check_own(binding, challenge, ("UID", published.uid == challenge.uid))
         first = FirstRequestRef(name=challenge.name, uid=challenge.uid)
-        mac = proof(secret, published.nonce, first.uid, binding.digest)
-        return Evidence(PROVIDER, VERSION, ChallengeEvidence(first=first, mac=mac).to_json())
+        mac = protocol.proof(secret, published.nonce, first.uid, binding.digest)
+        return Evidence(protocol.PROVIDER, protocol.VERSION, protocol.ChallengeEvidence(first=first, mac=mac).to_json())
 
 
 def _read_secret(path: str) -> SecretBytes:
@@ -71,12 +62,12 @@ def _read_secret(path: str) -> SecretBytes:
         ) from None
     try:
         _check_owner(path, os.fstat(descriptor))
-        content = os.read(descriptor, MAX_SECRET + 1)
+        content = os.read(descriptor, protocol.MAX_SECRET + 1)
     finally:
         os.close(descriptor)
-    secret = normalised(content)
-    if not MIN_SECRET <= len(secret.reveal()) <= len(content) <= MAX_SECRET:
-        raise _refused(f"{MIN_SECRET} to {MAX_SECRET} bytes in {path}", f"{len(content)} bytes")
+    secret = protocol.normalised(content)
+    if not protocol.MIN_SECRET <= len(secret.reveal()) <= len(content) <= protocol.MAX_SECRET:
+        raise _refused(f"{protocol.MIN_SECRET} to {protocol.MAX_SECRET} bytes in {path}", f"{len(content)} bytes")
     return secret
 
 

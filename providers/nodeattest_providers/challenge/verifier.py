@@ -11,18 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_providers.challenge.protocol import (
-    MAX_SECRET,
-    MIN_SECRET,
-    PROVIDER,
-    VERSION,
-    Challenge,
-    ChallengeEvidence,
-    fingerprint,
-    normalised,
-    parse_evidence,
-    proof,
-)
+from nodeattest_providers.challenge import protocol
 from nodeattest_providers.challenge_response import (
     LABEL_NONCE,
     challenge_context,
@@ -58,8 +47,8 @@ _RESET: Final = "an operator gives the Machine a new secret and resets its recor
 class ChallengeSigner(CheckedSigner):
     """Verifies answers under a per-Machine secret."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
     read_section = staticmethod(parse_policy)
     two_step = True
     reads_infrastructure = False
@@ -89,21 +78,21 @@ class ChallengeSigner(CheckedSigner):
         _check_unused(checks, request, facts)  # 3
         if evidence.first is None:  # 4
             nonce = derive(LABEL_NONCE, master_keys(facts)[0], challenge_context(facts, request))
-            challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
+            challenge = protocol.Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
             raise ChallengeRequired(challenge.to_text(), checks=checks.record())
         _check_answer(checks, request, evidence.first, evidence.mac, facts, secret=secret)
         return AttestedNode(
-            provider=PROVIDER,
+            provider=protocol.PROVIDER,
             provider_id=request.csr.provider_id,
-            fingerprints={"secret": fingerprint(secret)},
+            fingerprints={"secret": protocol.fingerprint(secret)},
             first_request=evidence.first,
             checks=checks.record(),
         )
 
 
-def _evidence(checks: Checks, evidence: Evidence) -> ChallengeEvidence:
-    check_block(checks, evidence, PROVIDER, (VERSION,))
-    return _rules(checks).parsed("evidence schema", lambda: parse_evidence(evidence.data))
+def _evidence(checks: Checks, evidence: Evidence) -> protocol.ChallengeEvidence:
+    check_block(checks, evidence, protocol.PROVIDER, (protocol.VERSION,))
+    return _rules(checks).parsed("evidence schema", lambda: protocol.parse_evidence(evidence.data))
 
 
 def _secret(checks: Checks, facts: Facts) -> SecretBytes:
@@ -111,11 +100,12 @@ def _secret(checks: Checks, facts: Facts) -> SecretBytes:
     rules, known = _rules(checks), facts.machine.attestation_secret
     if isinstance(known, Denied):
         checks.outcome("the Machine's secret", _SECTION, known)
-    secret = normalised(known.reveal() if isinstance(known, SecretBytes) else b"")
+    secret = protocol.normalised(known.reveal() if isinstance(known, SecretBytes) else b"")
     size = len(secret.reveal())
-    expected, got = f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes", f"{size} bytes" if size else "none"
-    rules.require(MIN_SECRET <= size <= MAX_SECRET, "the Machine's secret", expected, got, remedy=_GIVE)
-    name = fingerprint(secret)
+    least, most = protocol.MIN_SECRET, protocol.MAX_SECRET
+    expected, got = f"a secret of {least} to {most} bytes", f"{size} bytes" if size else "none"
+    rules.require(least <= size <= most, "the Machine's secret", expected, got, remedy=_GIVE)
+    name = protocol.fingerprint(secret)
     rules.equal("pinned secret", facts.ledger.fingerprints.get("secret", name), name)
     return secret
 
@@ -159,7 +149,7 @@ def _answers(request: NodeRequest, first: NodeRequest, secret: SecretBytes, fact
     for key in master_keys(facts):
         nonce = derive(LABEL_NONCE, key, ctx)
         for pin in sorted(facts.cluster.pins):
-            yield proof(secret, nonce, first.uid, request.binding(pin).digest)
+            yield protocol.proof(secret, nonce, first.uid, request.binding(pin).digest)
 
 
 def _rules(checks: Checks) -> Rules:

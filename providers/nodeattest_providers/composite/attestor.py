@@ -10,16 +10,7 @@ from dataclasses import replace
 
 from nodeattest_providers import registry
 from nodeattest_providers.challenge_response import check_own
-from nodeattest_providers.composite.protocol import (
-    MAX_PARTS,
-    MIN_PARTS,
-    PART_VERSION,
-    PROVIDER,
-    VERSION,
-    CompositeChallenge,
-    CompositeEvidence,
-    is_part,
-)
+from nodeattest_providers.composite import protocol
 from nodeattest_providers.config_fields import invalid, mapping
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, evidence_block
@@ -36,8 +27,8 @@ from nodeattest_providers.node_interface import (
 class CompositeAttestor(Attestor):
     """Makes the parts' evidence."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
     two_step = True
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
@@ -56,8 +47,8 @@ class CompositeAttestor(Attestor):
             for attestor in attestors
         }
         first = None if challenge is None else FirstRequestRef(name=challenge.name, uid=challenge.uid)
-        evidence = CompositeEvidence(parts=parts, first=first)
-        return Evidence(PROVIDER, VERSION, evidence.to_json())
+        evidence = protocol.CompositeEvidence(parts=parts, first=first)
+        return Evidence(protocol.PROVIDER, protocol.VERSION, evidence.to_json())
 
     def close(self) -> None:
         for part in self.parts:
@@ -67,18 +58,18 @@ class CompositeAttestor(Attestor):
 def _texts(
     attestors: Iterable[Attestor], binding: Binding, challenge: PublishedChallenge
 ) -> Mapping[ProviderName, str]:
-    texts = CompositeChallenge.parse(challenge.text).texts
+    texts = protocol.CompositeChallenge.parse(challenge.text).texts
     wanted = {attestor.provider for attestor in attestors if attestor.two_step}
     check_own(binding, challenge, (f"parts, {', '.join(sorted(wanted)) or 'none'}", set(texts) == wanted))
     return texts
 
 
 def _check_names(settings: Mapping[str, JsonValue]) -> None:
-    wrong = [name for name in settings if not is_part(name)]
-    if wrong or not MIN_PARTS <= len(settings) <= MAX_PARTS:
+    wrong = [name for name in settings if not protocol.is_part(name)]
+    if wrong or not protocol.MIN_PARTS <= len(settings) <= protocol.MAX_PARTS:
         raise invalid(
             "composite settings",
-            f"{MIN_PARTS} to {MAX_PARTS} providers that prove something, each with its settings",
+            f"{protocol.MIN_PARTS} to {protocol.MAX_PARTS} providers that prove something, each with its settings",
             ", ".join(map(repr, wrong or settings)) or "none",
         )
 
@@ -91,12 +82,12 @@ def _own_challenge(
 
 
 def _evidence_of(attestor: Attestor, binding: Binding, challenge: PublishedChallenge | None) -> dict[str, JsonValue]:
-    block = evidence_block(attestor.provider, PART_VERSION)
+    block = evidence_block(attestor.provider, protocol.PART_VERSION)
     made = attestor.attest(replace(binding, evidence_block=block), challenge)
     if made.block != block:
         raise Denied(
             Reason.EVIDENCE_VERSION_UNSUPPORTED,
-            expected=f"{block}, which composite/v{VERSION} carries",
+            expected=f"{block}, which composite/v{protocol.VERSION} carries",
             got=made.block,
             remedy="use releases of this provider and of the agent that know each other",
         )

@@ -13,15 +13,7 @@ from typing import Final
 
 from nodeattest_providers.challenge_response import check_first_request
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
-from nodeattest_providers.composite.protocol import (
-    PART_VERSION,
-    PROVIDER,
-    VERSION,
-    CompositeChallenge,
-    CompositeEvidence,
-    parse_evidence,
-    parse_policy,
-)
+from nodeattest_providers.composite import protocol
 from nodeattest_providers.config_fields import invalid, name_pin, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, printable
@@ -66,7 +58,7 @@ def merge_results(
     rules.require(len(machine_names) <= 1, "one Machine", expected, got, reason=reason)  # 3
     boots = [attested[name].boot for name in sorted(attested) if attested[name].boot is not None]
     return AttestedNode(
-        provider=PROVIDER,
+        provider=protocol.PROVIDER,
         provider_id=provider_id,
         proven_node_name=names[0] if names else None,
         proven_machine_name=machine_names[0] if machine_names else None,
@@ -85,9 +77,9 @@ _GIVE_PARTS: Final = "give the node's composite provider exactly the parts of th
 class CompositeSigner(CheckedSigner):
     """Verifies several proofs at once."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
-    read_section = staticmethod(parse_policy)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
+    read_section = staticmethod(protocol.parse_policy)
     two_step = True
     takes_platform = True
     tells_addresses = True
@@ -105,7 +97,7 @@ class CompositeSigner(CheckedSigner):
         return _evidence(Checks(), request.evidence).first
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        for part in parse_policy(settings).parts:
+        for part in protocol.parse_policy(settings).parts:
             try:
                 signer = self._signer(part)
             except Denied:  # not installed here; it may be where the controller runs
@@ -121,7 +113,7 @@ class CompositeSigner(CheckedSigner):
         """
         # 1
         pinned = frozenset(ProviderName(split_pin(pin)[0]) for pin in facts.ledger.fingerprints)
-        policy = parse_policy(facts.settings)
+        policy = protocol.parse_policy(facts.settings)
         open_ = [
             parts for parts in policy.alternatives if all(part in pinned or part not in BUILT_IN for part in parts)
         ]
@@ -163,7 +155,7 @@ class CompositeSigner(CheckedSigner):
         self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
     ) -> Mapping[ProviderID, NodeName] | None:
         names: dict[ProviderID, NodeName] = {}
-        for part in parse_policy(sections.get(PROVIDER, {})).parts:
+        for part in protocol.parse_policy(sections.get(protocol.PROVIDER, {})).parts:
             of_part = self._signer(part).provable_names(sections)
             if of_part is None:
                 return None
@@ -172,7 +164,7 @@ class CompositeSigner(CheckedSigner):
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         """Ask the platform of a part that attested this machine; None where no part has one that knows."""
-        parts = [name for name in parse_policy(facts.settings).parts if self._signer(name).tells_addresses]
+        parts = [name for name in protocol.parse_policy(facts.settings).parts if self._signer(name).tells_addresses]
         pinned = [name for name in parts if any(split_pin(pin)[0] == name for pin in facts.ledger.fingerprints)]
         for name in pinned or parts:
             return await self._signer(name).addresses(_facts_of(name, facts, ()))
@@ -190,7 +182,7 @@ class CompositeSigner(CheckedSigner):
         """
         rules = Rules(checks, _SECTION, Reason.PROOF_MISSING, _GIVE_PARTS)
         evidence = _evidence(checks, request.evidence)  # 1
-        policy = rules.parsed("policy section", lambda: parse_policy(facts.settings))
+        policy = rules.parsed("policy section", lambda: protocol.parse_policy(facts.settings))
         name, got = "all proofs that the policy demands, and no others", " with ".join(sorted(evidence.parts))
         rules.require(policy.admits(evidence.parts.keys()), name, str(policy), got)  # 2
         first = _first(checks, request, evidence, facts)  # 3
@@ -198,7 +190,7 @@ class CompositeSigner(CheckedSigner):
         if evidence.first is None:  # 5
             texts = {name: required.challenge for name, required in challenges.items()}
             annotations = {key: text for each in challenges.values() for key, text in each.annotations.items()}
-            raise ChallengeRequired(CompositeChallenge(texts).to_text(), annotations, checks=checks.record())
+            raise ChallengeRequired(protocol.CompositeChallenge(texts).to_text(), annotations, checks=checks.record())
         missing = sorted(evidence.parts.keys() - attested.keys())
         expected, got = f"proofs of {', '.join(sorted(evidence.parts))}", f"none of {', '.join(missing)}"
         rules.require(not missing, "every part is proved", expected, got, remedy="answer the challenge of every part")
@@ -209,8 +201,8 @@ class CompositeSigner(CheckedSigner):
         checks: Checks,
         request: NodeRequest,
         facts: Facts,
-        evidence: CompositeEvidence,
-        first: CompositeEvidence | None,
+        evidence: protocol.CompositeEvidence,
+        first: protocol.CompositeEvidence | None,
     ) -> tuple[Mapping[ProviderName, AttestedNode], Mapping[ProviderName, ChallengeRequired]]:
         attested: dict[ProviderName, AttestedNode] = {}
         challenges: dict[ProviderName, ChallengeRequired] = {}
@@ -246,8 +238,8 @@ async def _verify_part(
     signer: ClusterAPISigner,
     request: NodeRequest,
     facts: Facts,
-    evidence: CompositeEvidence,
-    first: CompositeEvidence | None,
+    evidence: protocol.CompositeEvidence,
+    first: protocol.CompositeEvidence | None,
 ) -> AttestedNode:
     """Verify a part by what is its own: its evidence, policy section and pins, nothing of other parts."""
     name, own = signer.provider, _facts_of(signer.provider, facts, evidence.parts.keys())
@@ -279,13 +271,13 @@ def _has_clock(name: ProviderName, parts: Collection[ProviderName]) -> bool:
     return name in parts and (name == _TPM or _TPM not in parts)
 
 
-def _evidence(checks: Checks, evidence: Evidence) -> CompositeEvidence:
-    check_block(checks, evidence, PROVIDER, (VERSION,))
-    return check_parsed(checks, "evidence schema", _SECTION, lambda: parse_evidence(evidence.data))
+def _evidence(checks: Checks, evidence: Evidence) -> protocol.CompositeEvidence:
+    check_block(checks, evidence, protocol.PROVIDER, (protocol.VERSION,))
+    return check_parsed(checks, "evidence schema", _SECTION, lambda: protocol.parse_evidence(evidence.data))
 
 
-def _carrying(request: NodeRequest, name: ProviderName, evidence: CompositeEvidence) -> NodeRequest:
-    return replace(request, evidence=Evidence(name, PART_VERSION, evidence.parts[name]))
+def _carrying(request: NodeRequest, name: ProviderName, evidence: protocol.CompositeEvidence) -> NodeRequest:
+    return replace(request, evidence=Evidence(name, protocol.PART_VERSION, evidence.parts[name]))
 
 
 def _check_secure(name: ProviderName, signer: ClusterAPISigner) -> None:
@@ -293,7 +285,9 @@ def _check_secure(name: ProviderName, signer: ClusterAPISigner) -> None:
         raise invalid("spec.composite", "parts that prove something", name)
 
 
-def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, facts: Facts) -> CompositeEvidence | None:
+def _first(
+    checks: Checks, request: NodeRequest, evidence: protocol.CompositeEvidence, facts: Facts
+) -> protocol.CompositeEvidence | None:
     if evidence.first is None:
         return None
     linked = check_first_request(checks, request, facts, evidence.first)

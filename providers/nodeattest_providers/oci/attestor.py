@@ -16,17 +16,7 @@ from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.metadata_service import MetadataAttestor
 from nodeattest_providers.node_interface import Binding, Evidence, PublishedChallenge
-from nodeattest_providers.oci.protocol import (
-    HASH,
-    PADDING,
-    PREFIX,
-    PROVIDER,
-    VERSION,
-    IdentityCertificate,
-    OciEvidence,
-    message,
-    parse_identity_certificate,
-)
+from nodeattest_providers.oci import protocol
 
 _HEADERS: Final = {"Authorization": "Bearer Oracle"}
 _IDENTITY: Final = "/opc/v2/identity/"
@@ -37,28 +27,28 @@ _ATTEMPTS: Final = 3
 class OciAttestor(MetadataAttestor):
     """Makes OCI evidence."""
 
-    provider = PROVIDER
+    provider = protocol.PROVIDER
     service_name = "Oracle Cloud's metadata service"
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         for _ in range(_ATTEMPTS):
             identity, intermediates, key = self._identity(), self._certificates("intermediate.pem"), self._key()
             if key.public_key() == identity.key:
-                evidence = OciEvidence(
+                evidence = protocol.OciEvidence(
                     certificate=identity.certificate.public_bytes(Encoding.DER),
                     intermediates=tuple(each.public_bytes(Encoding.DER) for each in intermediates),
-                    signature=key.sign(message(binding.digest), PADDING, HASH),
+                    signature=key.sign(protocol.message(binding.digest), protocol.PADDING, protocol.HASH),
                 )
-                return Evidence(PROVIDER, VERSION, evidence.to_json())
+                return Evidence(protocol.PROVIDER, protocol.VERSION, evidence.to_json())
         raise self._unusable("a key that is not the certificate's")
 
     def provider_id(self) -> str:
-        return PREFIX + self._identity().instance
+        return protocol.PREFIX + self._identity().instance
 
-    def _identity(self) -> IdentityCertificate:
+    def _identity(self) -> protocol.IdentityCertificate:
         (certificate, *_) = self._certificates("cert.pem")
         try:
-            return parse_identity_certificate(certificate.public_bytes(Encoding.DER))
+            return protocol.parse_identity_certificate(certificate.public_bytes(Encoding.DER))
         except Denied as denied:
             raise self._unusable(denied.got) from None
 

@@ -22,17 +22,7 @@ from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.oci.protocol import (
-    HASH,
-    PADDING,
-    PROVIDER,
-    VERSION,
-    IdentityCertificate,
-    OciEvidence,
-    message,
-    parse_identity_certificate,
-    parse_provider_id,
-)
+from nodeattest_providers.oci import protocol
 from nodeattest_providers.platform import OFFLINE, Platform, nobody_trusted, read_file
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
@@ -77,8 +67,8 @@ _ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.tru
 class OciSigner(CheckedSigner):
     """Verifies identity certificates of Oracle Cloud instances."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
     read_section = staticmethod(parse_policy)
     takes_platform = True
     reads_infrastructure = False
@@ -106,13 +96,15 @@ class OciSigner(CheckedSigner):
         """
         rules = Rules(checks, "wire format, oci/v1", Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
         # 1
-        check_block(checks, request.evidence, PROVIDER, self.versions)
-        evidence = rules.parsed("evidence schema", lambda: OciEvidence.parse(request.evidence.data))
+        check_block(checks, request.evidence, protocol.PROVIDER, self.versions)
+        evidence = rules.parsed("evidence schema", lambda: protocol.OciEvidence.parse(request.evidence.data))
         # 2
-        identity = rules.parsed("identity certificate", lambda: parse_identity_certificate(evidence.certificate))
+        identity = rules.parsed(
+            "identity certificate", lambda: protocol.parse_identity_certificate(evidence.certificate)
+        )
         self._check_issuer(checks, identity.certificate, evidence.intermediates, facts)
         # 3
-        messages = [message(request.binding(pin).digest) for pin in facts.cluster.pins]
+        messages = [protocol.message(request.binding(pin).digest) for pin in facts.cluster.pins]
         rules.require(
             any(_is_signed(identity, evidence.signature, each) for each in messages),
             "signed by the instance",
@@ -122,7 +114,7 @@ class OciSigner(CheckedSigner):
             remedy="file a new request; if this comes back, the node trusts another cluster CA than the cluster has",
         )
         # 4
-        wanted = rules.parsed("provider ID", lambda: parse_provider_id(facts.machine.provider_id))
+        wanted = rules.parsed("provider ID", lambda: protocol.parse_provider_id(facts.machine.provider_id))
         rules.equal("instance", wanted, identity.instance)
         policy = parse_policy(facts.settings)
         listed = Rules(checks, "providers/oci", Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "add it to spec.oci of the policy")
@@ -132,7 +124,7 @@ class OciSigner(CheckedSigner):
         ):
             listed.require(got in allowed, name, one_of(allowed, f"OCIDs in spec.oci ({name})"), printable(got, 200))
         return AttestedNode(
-            provider=PROVIDER,
+            provider=protocol.PROVIDER,
             provider_id=facts.machine.provider_id,
             fingerprints={"instance": identity.instance},
             checks=checks.record(),
@@ -151,9 +143,9 @@ class OciSigner(CheckedSigner):
         rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
 
 
-def _is_signed(identity: IdentityCertificate, signature: bytes, text: bytes) -> bool:
+def _is_signed(identity: protocol.IdentityCertificate, signature: bytes, text: bytes) -> bool:
     try:
-        identity.key.verify(signature, text, PADDING, HASH)
+        identity.key.verify(signature, text, protocol.PADDING, protocol.HASH)
     except InvalidSignature:
         return False
     return True

@@ -27,6 +27,7 @@ from nodeattest_providers.node_interface import (
     JsonValue,
     PublishedChallenge,
 )
+from nodeattest_providers.tpm import protocol
 from nodeattest_providers.tpm.key_templates import (
     AK_TEMPLATE,
     EK_CHAIN_INDEX,
@@ -36,16 +37,6 @@ from nodeattest_providers.tpm.key_templates import (
     parse_quote,
 )
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
-from nodeattest_providers.tpm.protocol import (
-    MAX_EVENT_LOG,
-    PROVIDER,
-    VERSION,
-    Challenge,
-    FirstEvidence,
-    SecondEvidence,
-    proof,
-    qualifying_data,
-)
 from nodeattest_providers.tpm.structures import Reader, parse_public
 
 TPM_SETTINGS: Final = ("tcti", "endorsementKey", "eventLog")
@@ -82,8 +73,8 @@ class _Opened:
 class TpmAttestor(Attestor):
     """Makes TPM evidence."""
 
-    provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    provider = protocol.PROVIDER
+    versions: tuple[int, ...] = (protocol.VERSION,)
     two_step = True
     holds_device = True
 
@@ -92,7 +83,7 @@ class TpmAttestor(Attestor):
         settings: Mapping[str, JsonValue],
         *,
         connect: Callable[[str], Device] = Device,
-        provider: ProviderName = PROVIDER,
+        provider: ProviderName = protocol.PROVIDER,
         certificates: bool = True,
     ) -> None:
         """Read the settings ``TPM_SETTINGS``; the TPM is opened at the first use.
@@ -113,7 +104,7 @@ class TpmAttestor(Attestor):
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         evidence = self._first() if challenge is None else self._second(binding, challenge)
-        return Evidence(self.provider, VERSION, evidence.to_json())
+        return Evidence(self.provider, protocol.VERSION, evidence.to_json())
 
     def endorsement_fingerprint(self) -> str:
         return parse_public(
@@ -138,17 +129,17 @@ class TpmAttestor(Attestor):
             self._opened = _Opened(device, template, ek, ak)
         return self._opened
 
-    def _first(self) -> FirstEvidence:
+    def _first(self) -> protocol.FirstEvidence:
         opened = self._open()
         certificate = read_certificate(opened.device, opened.template) if self._certificates else None
-        return FirstEvidence(
+        return protocol.FirstEvidence(
             ek_public=opened.ek.public,
             ak_public=opened.ak.public,
             ek_certificate=certificate,
             ek_chain=() if certificate is None else read_chain(opened.device),
         )
 
-    def _second(self, binding: Binding, published: PublishedChallenge) -> SecondEvidence:
+    def _second(self, binding: Binding, published: PublishedChallenge) -> protocol.SecondEvidence:
         """Answer a challenge.
 
         1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key (TPM protocol §3, step 7).
@@ -164,11 +155,11 @@ class TpmAttestor(Attestor):
         opened = self._open()
         secret = opened.device.activate(opened.ek, opened.ak, opened.template, challenge.blob, challenge.secret)
         # 3
-        extra_data = qualifying_data(challenge.nonce, published.uid, binding.digest)
+        extra_data = protocol.qualifying_data(challenge.nonce, published.uid, binding.digest)
         quote, signature, pcrs = _consistent_quote(opened, challenge, extra_data)
-        return SecondEvidence(
+        return protocol.SecondEvidence(
             first=FirstRequestRef(name=published.name, uid=published.uid),
-            mac=proof(secret, published.uid, published.csr_sha256, binding.digest),
+            mac=protocol.proof(secret, published.uid, published.csr_sha256, binding.digest),
             quote=quote,
             signature=signature,
             pcrs=pcrs,
@@ -176,8 +167,8 @@ class TpmAttestor(Attestor):
         )
 
 
-def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge:
-    challenge = Challenge.parse(published.text)
+def _own_challenge(binding: Binding, published: PublishedChallenge) -> protocol.Challenge:
+    challenge = protocol.Challenge.parse(published.text)
     check_own(
         binding,
         published,
@@ -188,7 +179,7 @@ def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge
 
 
 def _consistent_quote(
-    opened: _Opened, challenge: Challenge, extra_data: bytes
+    opened: _Opened, challenge: protocol.Challenge, extra_data: bytes
 ) -> tuple[bytes, bytes, tuple[bytes, ...]]:
     """Quote and read the PCRs so that both show the same state (TPM protocol §4.16)."""
     for _ in range(_QUOTE_ATTEMPTS):
@@ -206,13 +197,13 @@ def _read_event_log(path: str) -> bytes:
     """Read the firmware's event log; raises ``Unavailable``, since only the machine's owner can bring one about."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the agent 9 ms
-            log = file.read(MAX_EVENT_LOG + 1)
+            log = file.read(protocol.MAX_EVENT_LOG + 1)
     except OSError as error:
         raise _no_event_log(f"{path} cannot be read ({error.strerror})") from None
     if not log:
         raise _no_event_log(f"{path} is empty")
-    if len(log) > MAX_EVENT_LOG:
-        raise _no_event_log(f"{path} has more than {MAX_EVENT_LOG} bytes")
+    if len(log) > protocol.MAX_EVENT_LOG:
+        raise _no_event_log(f"{path} has more than {protocol.MAX_EVENT_LOG} bytes")
     return log
 
 

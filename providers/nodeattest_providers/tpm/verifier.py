@@ -36,6 +36,7 @@ from nodeattest_providers.identifiers import (
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.tpm import protocol
 from nodeattest_providers.tpm.boot_state import check_boot_state, check_clock, check_event_log, check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, ProtocolPolicy, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
@@ -46,17 +47,6 @@ from nodeattest_providers.tpm.key_templates import (
     parse_signature,
     qualified_name,
     signature_is_valid,
-)
-from nodeattest_providers.tpm.protocol import (
-    PROVIDER,
-    VERSION,
-    Challenge,
-    FirstEvidence,
-    SecondEvidence,
-    make_credential,
-    parse_evidence,
-    proof,
-    qualifying_data,
 )
 from nodeattest_providers.tpm.structures import PublicArea, parse_public
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
@@ -80,14 +70,14 @@ class _Keys:
         return challenge_context(facts, first, self.ak.name, self.ek.spki_sha256)
 
 
-EndorsementTrust = Callable[[Checks, PublicArea, FirstEvidence], None]
+EndorsementTrust = Callable[[Checks, PublicArea, protocol.FirstEvidence], None]
 """Checks that an endorsement key is this Machine's; raises Denied unless it is."""
 
 
 class TpmProtocolSigner(CheckedSigner):
     """A provider of the TPM protocol; a subclass says which policy holds and whose an endorsement key is."""
 
-    versions: tuple[int, ...] = (VERSION,)
+    versions: tuple[int, ...] = (protocol.VERSION,)
     two_step = True
     takes_platform = True
     takes_certificates: bool
@@ -99,36 +89,36 @@ class TpmProtocolSigner(CheckedSigner):
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         evidence = self._read(Checks(), request.evidence)
-        return evidence.first if isinstance(evidence, SecondEvidence) else None
+        return evidence.first if isinstance(evidence, protocol.SecondEvidence) else None
 
-    def _read(self, checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
+    def _read(self, checks: Checks, evidence: Evidence) -> protocol.FirstEvidence | protocol.SecondEvidence:
         """Read the evidence block, cheapest test first (TPM protocol §3, steps 2 and 9)."""
         check_block(checks, evidence, self.provider, self.versions)
         return check_parsed(
             checks,
             "evidence schema",
             f"wire format, {evidence.block}",
-            lambda: parse_evidence(evidence.data, form=evidence.block, certificates=self.takes_certificates),
+            lambda: protocol.parse_evidence(evidence.data, form=evidence.block, certificates=self.takes_certificates),
         )
 
     def _verify_protocol(
         self, checks: Checks, request: NodeRequest, facts: Facts, *, policy: ProtocolPolicy, trust: EndorsementTrust
     ) -> AttestedNode:
         evidence = self._read(checks, request.evidence)
-        if isinstance(evidence, SecondEvidence):
+        if isinstance(evidence, protocol.SecondEvidence):
             return self._verify_second(checks, request, evidence, facts, policy=policy, trust=trust)
         keys = _check_claims(checks, evidence, facts, trust)
         challenge = self._challenge(keys, request, facts, policy)
         annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: keys.ek.fingerprint}
         raise ChallengeRequired(challenge.to_text(), annotations, checks=checks.record())
 
-    def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: ProtocolPolicy) -> Challenge:
+    def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: ProtocolPolicy) -> protocol.Challenge:
         """Encrypt the secret to the endorsement key, for the attestation key's Name (TPM protocol §3, steps 5, 6)."""
         key = master_keys(facts)[0]
         ctx = keys.challenge_context(facts, request)
         secret = derive(LABEL_SECRET, key, ctx)
-        blob, encrypted = make_credential(keys.ek, keys.ak.name, secret, random=self._random)
-        return Challenge(
+        blob, encrypted = protocol.make_credential(keys.ek, keys.ak.name, secret, random=self._random)
+        return protocol.Challenge(
             uid=request.uid,
             spki_sha256=request.csr.spki_sha256,
             nonce=derive(LABEL_NONCE, key, ctx),
@@ -142,7 +132,7 @@ class TpmProtocolSigner(CheckedSigner):
         self,
         checks: Checks,
         request: NodeRequest,
-        evidence: SecondEvidence,
+        evidence: protocol.SecondEvidence,
         facts: Facts,
         *,
         policy: ProtocolPolicy,
@@ -164,7 +154,7 @@ class TpmProtocolSigner(CheckedSigner):
         first = check_first_request(checks, request, facts, evidence.first)
         # 2
         first_evidence = self._read(checks, first.evidence)
-        if not isinstance(first_evidence, FirstEvidence):
+        if not isinstance(first_evidence, protocol.FirstEvidence):
             raise Denied(
                 Reason.FIRST_REQUEST_MISMATCH,
                 expected="a first request with evidence of phase 1",
@@ -192,7 +182,7 @@ class TpmProtocolSigner(CheckedSigner):
         )
 
 
-def _check_claims(checks: Checks, evidence: FirstEvidence, facts: Facts, trust: EndorsementTrust) -> _Keys:
+def _check_claims(checks: Checks, evidence: protocol.FirstEvidence, facts: Facts, trust: EndorsementTrust) -> _Keys:
     """Check what the first request claims; nothing is proved by it yet.
 
     1. The endorsement key has exactly one of TCG's templates (§4.10).
@@ -221,7 +211,7 @@ def _check_claims(checks: Checks, evidence: FirstEvidence, facts: Facts, trust: 
 
 
 def _check_quote(
-    checks: Checks, evidence: SecondEvidence, ak: PublicArea, answers: Iterable[tuple[bytes, bytes]]
+    checks: Checks, evidence: protocol.SecondEvidence, ak: PublicArea, answers: Iterable[tuple[bytes, bytes]]
 ) -> Quote:
     """Check steps 3 to 6 of the second request, and return the quote.
 
@@ -260,7 +250,10 @@ def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, keys: _Keys
         secret, nonce = derive(LABEL_SECRET, key, ctx), derive(LABEL_NONCE, key, ctx)
         for pin in sorted(facts.cluster.pins):
             binding = request.binding(pin).digest
-            yield proof(secret, first.uid, first.csr.sha256, binding), qualifying_data(nonce, first.uid, binding)
+            yield (
+                protocol.proof(secret, first.uid, first.csr.sha256, binding),
+                protocol.qualifying_data(nonce, first.uid, binding),
+            )
 
 
 THREADS: Final = 4
@@ -276,7 +269,7 @@ _FEW_CAS: Final = 4
 class TpmSigner(TpmProtocolSigner):
     """Evaluates TPM evidence."""
 
-    provider = PROVIDER
+    provider = protocol.PROVIDER
     read_section = staticmethod(parse_policy)
     takes_certificates = True
 
@@ -307,7 +300,7 @@ class TpmSigner(TpmProtocolSigner):
 
     def provable_names(self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]) -> Mapping[ProviderID, NodeName]:
         """Return the node names of registered keys; a TPM proves no other. Raises Denied for invalid settings."""
-        return self._policies.get(sections.get(PROVIDER, {})).node_names
+        return self._policies.get(sections.get(protocol.PROVIDER, {})).node_names
 
     async def aclose(self) -> None:
         """End the threads; do not wait for verifications."""
@@ -349,7 +342,7 @@ class TpmSigner(TpmProtocolSigner):
                 break
             try:
                 evidence = self._read(Checks(), shown.evidence)
-                if isinstance(evidence, FirstEvidence):
+                if isinstance(evidence, protocol.FirstEvidence):
                     return parse_endorsement_key(evidence.ek_public).key
             except Denied:
                 break
@@ -358,7 +351,7 @@ class TpmSigner(TpmProtocolSigner):
     def _compute(
         self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy, ec2_key: str
     ) -> AttestedNode:
-        def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
+        def trust(checks: Checks, ek: PublicArea, evidence: protocol.FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal, ec2_key=ec2_key)
 
         attested = self._verify_protocol(checks, request, facts, policy=policy, trust=trust)
