@@ -25,7 +25,6 @@ from nodeattest_providers.identifiers import printable
 MAX_SIGNATURES: Final = 8
 """Signature checks of one chain; a maker's chain takes at most four. One by P-521 takes some 1 ms."""
 _MAX_CHAIN: Final = 4
-"""Authorities below the anchor."""
 _RSA_BITS: Final = range(2048, 4097)
 _MAX_EXPONENT: Final = 2**31 - 1
 """Of an RSA key: OpenSSL takes one as long as a key of 3,072 bits, and a check then takes 40 times as long."""

@@ -15,7 +15,6 @@ from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, annotations_for
 
 _FEW: Final = 8
-"""Values that are named."""
 _T = TypeVar("_T")
 
 
@@ -104,7 +103,6 @@ class Rules:
     reason: Reason
     remedy: str
     prefix: str = ""
-    """What the name of each check begins with."""
 
     def require(
         self, passed: bool, name: str, expected: str, got: str, *, reason: Reason | None = None, remedy: str = ""

@@ -29,17 +29,6 @@ _MAX_DIGITS: Final = 5
 """Of a number of seconds: a day has five; more would only be cut to the longest wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseLimits:
-    """Bounds of one client."""
-
-    seconds: float
-    """For one exchange."""
-    connect_seconds: float | None = None
-    answer_bytes: int
-    connections: int
-
-
 @dataclass(frozen=True, slots=True)
 class CloudResponse:
     """A whole answer, whatever its status."""
@@ -65,10 +54,20 @@ class ExchangeError(Exception):
 class CloudHttp:
     """One session with one API; it belongs to the event loop that first used it."""
 
-    def __init__(self, *, trust: Callable[[], ssl.SSLContext], proxy: str | None, limits: ResponseLimits) -> None:
-        self._trust = trust
-        self._proxy = proxy
-        self._limits = limits
+    def __init__(
+        self,
+        *,
+        trust: Callable[[], ssl.SSLContext],
+        proxy: str | None,
+        seconds: float,
+        connect_seconds: float | None = None,
+        answer_bytes: int,
+        connections: int,
+    ) -> None:
+        """``seconds``: for one exchange. ``trust`` is called by the first one."""
+        self._trust, self._proxy = trust, proxy
+        self._seconds, self._connect_seconds = seconds, connect_seconds
+        self._answer_bytes, self._connections = answer_bytes, connections
         self._session: ClientSession | None = None
         self._sockets: WeakSet[socket] = WeakSet()
 
@@ -97,7 +96,7 @@ class CloudHttp:
                 content = await self._bounded(response.content)
                 return CloudResponse(response.status, response.headers, content)
         except TimeoutError:
-            outcome, problem = CallOutcome.TIMED_OUT, f"did not answer within {self._limits.seconds:g} s"
+            outcome, problem = CallOutcome.TIMED_OUT, f"did not answer within {self._seconds:g} s"
         except ClientConnectionError as error:  # certificates that do not pass included
             outcome, problem = CallOutcome.UNREACHABLE, f"cannot be reached ({type(error).__name__})"
         except (ClientError, OSError, ValueError) as error:
@@ -126,7 +125,7 @@ class CloudHttp:
         body = bytearray()
         async for chunk in content.iter_any():
             body += chunk
-            if len(body) > self._limits.answer_bytes:
+            if len(body) > self._answer_bytes:
                 raise ValueError("too large an answer")
         return bytes(body)
 
@@ -136,12 +135,12 @@ class CloudHttp:
 
             self._session = ClientSession(
                 connector=TCPConnector(
-                    limit=self._limits.connections,
+                    limit=self._connections,
                     ssl=self._trust(),
                     force_close=True,
                     socket_factory=self._new_socket,  # pyright: ignore[reportUnknownMemberType]
                 ),
-                timeout=ClientTimeout(total=self._limits.seconds, connect=self._limits.connect_seconds),
+                timeout=ClientTimeout(total=self._seconds, connect=self._connect_seconds),
                 cookie_jar=DummyCookieJar(),
                 trust_env=False,
                 auto_decompress=False,
@@ -193,7 +192,6 @@ async def _run(call: Callable[[], Awaitable[V]]) -> V:
 
 _MAX_HELD: Final = 10_000
 _CALLS: Final = 2
-"""Calls of one scope that are under way."""
 
 
 class Lookup(Generic[S, K, V]):

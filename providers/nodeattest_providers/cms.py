@@ -28,7 +28,6 @@ MAX_SIZE: Final = 32 * 1024
 MAX_CERTIFICATES: Final = 8
 """Embedded certificates; Azure embeds one, AWS none."""
 MAX_CERTIFICATE: Final = 8 * 1024
-"""Bytes of one of them."""
 _MIN_BITS: Final = 2048
 _MAX_ATTRIBUTES: Final = 8
 """Signed attributes; AWS sends four at most."""
@@ -68,7 +67,6 @@ class Signer:
     """Who says to have signed, and how; a claim until ``SignedData.signed_by`` holds."""
 
     issuer: bytes
-    """DER of the issuer's name."""
     serial: int
     digest: str
     """``sha256``, ``sha384`` or ``sha512``."""

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Final
 
 Oid = tuple[int, ...]
-"""The arcs of an object identifier."""
 
 _LONG_FORM: Final = 0x80
 """Bit of a length octet that says how many octets of length follow (X.690 §8.1.3.5)."""

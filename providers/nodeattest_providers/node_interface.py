@@ -87,7 +87,6 @@ class NodeCsr:
     provider_id: ProviderID
     """Empty in a client request without the extension, which asks the controller for it."""
     spki: bytes
-    """SubjectPublicKeyInfo in DER."""
     dns_names: tuple[str, ...] = ()
     """Only in serving requests."""
     ip_addresses: tuple[str, ...] = ()
@@ -108,7 +107,6 @@ class Evidence:
 
     provider: ProviderName
     version: int
-    """1 for ``tpm/v1``."""
     data: JsonObject = field(repr=False)
     """Closed schema per provider, version and phase; checked by the provider, not by the envelope."""
 
@@ -132,9 +130,7 @@ class PublishedChallenge:
     name: str
     uid: str
     csr_sha256: bytes
-    """SHA-256 of the first request's PKCS#10 DER."""
     text: str = field(repr=False)
-    """The challenge annotation's value."""
     spki_sha256: str | None = None
     """``sha256:<hex>`` of the node's own key, for challenges that name it; the PKCS#10 digest covers it already."""
 
@@ -186,7 +182,6 @@ HIGHEST: Final = 9999
 MAX_VERSIONS: Final = 16
 """Entries; a controller that understands more names its newest ones."""
 MAX_TEXT: Final = MAX_VERSIONS * len(f"{'p' * 63}/v{HIGHEST},")
-"""Characters."""
 
 _VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 

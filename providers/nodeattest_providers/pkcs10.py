@@ -61,7 +61,6 @@ def kubelet_subject(node_name: NodeName) -> x509.Name:
 MAX_SIZE: Final = 16 * 1024
 """Bytes of the whole request; RSA-4096 with the longest provider ID needs 6 KiB, ``MAX_NAMES`` names 8 KiB more."""
 MAX_NAMES: Final = 32
-"""DNS names and addresses in a serving request."""
 _MAX_EXTENSIONS: Final = 3
 """One more than any request may have, so that a refusal can still distinguish the wrong one from the missing one."""
 

@@ -13,7 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol, cast
 
+from cryptography.x509 import Certificate
+
 from nodeattest_providers import registry
+from nodeattest_providers.certificate_chain import parse_authorities
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import ProviderName, printable
@@ -63,7 +66,6 @@ class Platform:
 
 
 OFFLINE: Final = Platform(settings=MappingProxyType({}), may_call=False)
-"""For verifying offline."""
 
 
 def make_signer(provider: ProviderName, platform: Platform | None = None) -> ClusterAPISigner:
@@ -100,6 +102,11 @@ def nobody_trusted(what: str, setting: str, page: str) -> Unavailable:
         remedy=f"set {setting} in the controller's configuration ({page})",
         retry_after=60.0,
     )
+
+
+def read_authorities(path: Path | None, where: str) -> tuple[Certificate, ...] | None:
+    """Read the trust bundle that a setting names; None where it names none. ``Denied`` when it cannot be used."""
+    return None if path is None else parse_authorities(read_file(path, where).decode(errors="replace"), where)
 
 
 def read_file(path: Path, where: str) -> bytes:

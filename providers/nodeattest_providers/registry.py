@@ -64,9 +64,7 @@ _RUBBER_STAMP: Final = "null"
 INSECURE: Final = frozenset(
     {ProviderName(_RUBBER_STAMP), *(ProviderName(name) for name, row in BUILT_IN.items() if not row.secure)}
 )
-"""Providers that prove nothing."""
 RESERVED: Final = frozenset({_RUBBER_STAMP, *BUILT_IN})
-"""Names that no provider of others may have."""
 
 
 def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> Attestor:

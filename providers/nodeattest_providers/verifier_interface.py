@@ -68,7 +68,6 @@ class MachineFacts:
     uid: str
     provider_id: ProviderID
     name: str = ""
-    """``metadata.name`` of the Machine."""
     namespace: str = ""
     provider_id_prefix: str = ""
     """What the infrastructure gives of it, where the request chose the rest; empty: all of it."""
@@ -127,7 +126,6 @@ class Facts:
     )
     ledger: LedgerFacts = field(default_factory=LedgerFacts)
     first_request: NodeRequest | None = None
-    """The first request of a challenge, read live; None in the first round."""
     challenge_keys: tuple[SecretBytes, ...] = ()
     """Master keys, newest first; the previous one is kept for one challenge lifetime."""
     verified_at: datetime

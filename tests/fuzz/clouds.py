@@ -6,6 +6,7 @@ import ipaddress
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import Certificate
 
 from fuzz.target import NOW, attempt, evidence_target, require, settings_target, target, text_of, text_target
 from nodeattest_providers import canonical_json
@@ -22,7 +23,7 @@ from nodeattest_providers.azure.protocol import PREFIX as AZURE_PREFIX
 from nodeattest_providers.azure.protocol import parse_attested_document, provider_id_of
 from nodeattest_providers.azure.protocol import parse_evidence as parse_azure_evidence
 from nodeattest_providers.azure.protocol import parse_provider_id as parse_azure_id
-from nodeattest_providers.azure.verifier import parse_bundle
+from nodeattest_providers.certificate_chain import parse_authorities
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp import config as gcp_config
 from nodeattest_providers.gcp.api.compute import ComputeInstance, parse_instance, parse_instance_identity, parse_page
@@ -39,6 +40,12 @@ _BINDING: Final = Binding(
     EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
 )
 _REGION: Final = "us-east-1"
+
+
+def _authorities(data: bytes) -> tuple[Certificate, ...]:
+    """Read a bundle as ``read_authorities`` does."""
+    return parse_authorities(data.decode(errors="replace"), "platforms")
+
 
 # aws
 
@@ -133,7 +140,7 @@ target("azure-document", parse_attested_document, _DOCUMENT, max_len=2048)(
         read.vm_id == read.vm_id.lower() and read.created.tzinfo is not None, "a machine and a time"
     )
 )
-target("azure-trust-bundle", parse_bundle, Reason.POLICY_INVALID, max_len=8192)(
+target("azure-trust-bundle", _authorities, Reason.POLICY_INVALID, max_len=8192)(
     lambda bundle, _: require(bool(bundle), "an authority at least")
 )
 
@@ -207,7 +214,7 @@ evidence_target("oci-evidence", oci.OciEvidence.parse)
 settings_target("oci-policy", oci_verifier.parse_policy, max_len=1024)
 settings_target("oci-configuration", oci_verifier.parse_platform, max_len=1024)
 text_target("oci-provider-id", oci.parse_provider_id, oci.PREFIX.__add__, Reason.PROVIDER_ID_INVALID, max_len=512)
-target("oci-trust-bundle", oci_verifier.parse_roots, Reason.POLICY_INVALID, max_len=8192)(
+target("oci-trust-bundle", _authorities, Reason.POLICY_INVALID, max_len=8192)(
     lambda roots, _: require(bool(roots), "a certificate at least")
 )
 

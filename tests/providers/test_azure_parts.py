@@ -13,7 +13,7 @@ from clouds.authority import Authority, constraint
 from clouds.azure import SandboxAzure
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.protocol import nonce_for, parse_attested_document, provider_id_of
-from nodeattest_providers.azure.verifier import parse_bundle
+from nodeattest_providers.certificate_chain import parse_authorities
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding
@@ -75,11 +75,10 @@ ROOT = Authority.root("Root")
 
 def test_a_bundle_holds_authorities_only() -> None:
     issuing, leaf = ROOT.below("Issuing"), ROOT.below("leaf", constraint(ca=False))
-    assert parse_bundle((issuing.pem + ROOT.pem).encode()) == (issuing.certificate, ROOT.certificate)
+    assert parse_authorities(issuing.pem + ROOT.pem, "where") == (issuing.certificate, ROOT.certificate)
     for wrong in ("", "text", ROOT.pem + leaf.pem, ROOT.pem * 1025):
-        with pytest.raises(Denied) as denied:
-            parse_bundle(wrong.encode())
-        assert "platforms.azure.trustBundle" in str(denied.value)
+        with pytest.raises(Denied, match="where"):
+            parse_authorities(wrong, "where")
 
 
 # The node's half

@@ -20,7 +20,6 @@ from nodeattest_providers.cloud_http import (
     CloudHttp,
     ExchangeError,
     Lookup,
-    ResponseLimits,
     SingleFlight,
     retry_after_seconds,
 )
@@ -30,9 +29,10 @@ from nodeattest_sandbox.pki import server_tls
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
 
-def client() -> CloudHttp:
-    limits = ResponseLimits(seconds=30.0, answer_bytes=64, connections=1)
-    return CloudHttp(trust=ssl.create_default_context, proxy=None, limits=limits)
+def client(ca: Path | None = None) -> CloudHttp:
+    return CloudHttp(
+        trust=lambda: ssl.create_default_context(cafile=ca), proxy=None, seconds=30.0, answer_bytes=64, connections=1
+    )
 
 
 async def test_an_answer_that_comes_late_in_a_connection_is_nobodys() -> None:
@@ -74,9 +74,7 @@ def test_closing_ends_a_tls_connection_whose_peer_does_not(tmp_path: Path, body:
             over.wait(30)
 
     async def ask(url: str) -> int:
-        limits = ResponseLimits(seconds=30.0, answer_bytes=64, connections=1)
-        trust = ssl.create_default_context(cafile=ca)
-        http, opened = CloudHttp(trust=lambda: trust, proxy=None, limits=limits), open_files()
+        http, opened = client(ca), open_files()
         with contextlib.suppress(ExchangeError):
             await http.exchange("GET", url, headers={})
         await http.aclose()

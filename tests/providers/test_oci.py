@@ -15,7 +15,7 @@ from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding
 from nodeattest_providers.oci.attestor import OciAttestor
 from nodeattest_providers.oci.protocol import parse_identity_certificate
-from nodeattest_providers.oci.verifier import OciSigner, parse_roots
+from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import OFFLINE
 
 BINDING = Binding(
@@ -36,13 +36,6 @@ def test_a_certificate_of_another_key_is_denied(cloud: OracleCloud, key: rsa.RSA
     made = issue(cloud.issuing, subject(ocid("a")), key.public_key())
     with pytest.raises(Denied, match="another key"):
         parse_identity_certificate(made.public_bytes(Encoding.DER))
-
-
-def test_a_bundle_holds_authorities_only(cloud: OracleCloud) -> None:
-    assert parse_roots(cloud.bundle.read_bytes()) == (cloud.root.certificate,)
-    leaf = cloud.launch("a").certificate.public_bytes(Encoding.PEM)
-    with pytest.raises(Denied, match="CA certificates only"):
-        parse_roots(cloud.bundle.read_bytes() + leaf)
 
 
 # The node

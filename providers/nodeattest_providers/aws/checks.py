@@ -50,7 +50,6 @@ class Ec2Instance:
     vpc: str
     private_dns_name: str
     addresses: tuple[tuple[str, str], ...]
-    """(type, address) as in ``Machine.status.addresses``."""
 
 
 class Realm(NamedTuple):

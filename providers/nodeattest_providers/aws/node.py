@@ -97,11 +97,9 @@ def _without_tokens(got: str) -> Denied:
 _TOKEN: Final = re.compile(rb"[!-~]{1,1024}")
 """An IMDSv2 session token: opaque; what a header may contain. AWS gives 56 characters."""
 _ROLE: Final = re.compile(rb"[A-Za-z0-9_+=,.@-]{1,64}")
-"""IAM's rule for role names; it becomes a part of a path."""
 _ACCESS_KEY_ID: Final = re.compile(r"[A-Z0-9]{16,128}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9/+=]{16,256}")
 _SESSION_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{16,8192}")
-"""As the controller reads it (``authorization_header``)."""
 _EXPIRATION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/\r\n]++={0,2}[\r\n]*+")
 _WORD: Final = re.compile(r"[ -~]{1,128}")

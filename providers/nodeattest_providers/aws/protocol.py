@@ -139,7 +139,6 @@ PARTITIONS: Final = (
     Partition("aws-us-gov", "amazonaws.com", "us-gov"),
 )
 PARTITION_NAME: Final = "|".join(partition.name for partition in PARTITIONS)
-"""Regular expression of a partition's name in an ARN."""
 _REGIONS: Final = tuple(
     (partition, re.compile(rf"{partition.region_prefix}-[a-z]{{4,12}}-[1-9][0-9]?")) for partition in PARTITIONS
 )

@@ -27,7 +27,6 @@ from nodeattest_providers.cloud_http import (
     CloudResponse,
     ExchangeError,
     Lookup,
-    ResponseLimits,
     SingleFlight,
     retry_after_seconds,
 )
@@ -68,7 +67,6 @@ class Machine:
     computer_name: str
     """Lower case; empty where Azure knows none."""
     scale_set: str
-    """Name of the scale set that it belongs to, in lower case; empty for none."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     """By name in lower case."""
 
@@ -158,9 +156,7 @@ _MAX_VALUES: Final = 200_000
 """Of a page; a thousand machines have some 100,000."""
 _MAX_PAGES: Final = 100
 _MAX_WAIT: Final = 120.0
-"""Seconds of back-off at most, whatever is asked for."""
 _WAIT: Final = 10.0
-"""Seconds of back-off where none is asked for."""
 _CONNECTIONS: Final = 8
 _REMEDY: Final = "see to the Resource Manager and to platforms.azure in the controller's configuration"
 
@@ -185,7 +181,9 @@ class ResourceManager:
         self._http = CloudHttp(
             trust=lambda: ssl.create_default_context(cafile=None if bundle is None else str(bundle)),
             proxy=configuration.proxy,
-            limits=ResponseLimits(seconds=time_limit, answer_bytes=_LIMIT, connections=_CONNECTIONS),
+            seconds=time_limit,
+            answer_bytes=_LIMIT,
+            connections=_CONNECTIONS,
         )
         self._blocked: dict[str, float] = {}
 

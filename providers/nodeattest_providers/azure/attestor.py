@@ -19,7 +19,6 @@ _HEADERS: Final = {"Metadata": "true"}
 _DOCUMENT: Final = "/metadata/attested/document?api-version=2020-09-01&nonce="
 _INSTANCE: Final = "/metadata/instance/compute?api-version=2021-02-01"
 _ATTEMPTS: Final = 3
-"""Documents that are asked for until one has our nonce."""
 _ENCODING: Final = "pkcs7"
 
 

@@ -83,7 +83,6 @@ CLOUDS: Final[Mapping[str, Cloud]] = MappingProxyType(
         ),
     }
 )
-"""By the names that Cluster API's Azure provider uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,6 @@ class AzurePlatform:
     """How the controller reaches Azure."""
 
     cloud: Cloud
-    """Its endpoints are those in force."""
     audience: str
     """For whom tokens are: the cloud's own Resource Manager, wherever it is reached."""
     trust_bundle: Path | None = None

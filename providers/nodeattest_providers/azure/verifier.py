@@ -24,12 +24,11 @@ from nodeattest_providers.certificate_chain import (
     chain_problem,
     check_readable,
     extension,
-    parse_authorities,
 )
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, is_dns_name, printable
-from nodeattest_providers.platform import Platform, nobody_trusted, offline, read_file
+from nodeattest_providers.platform import Platform, nobody_trusted, offline, read_authorities
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
@@ -118,11 +117,6 @@ _UNDERSTOOD: Final = (
     x509.KeyUsage,
     x509.SubjectAlternativeName,
 )
-"""Extensions of the signer that may be critical."""
-
-
-def parse_bundle(pem: bytes) -> Authorities:
-    return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
 
 
 def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
@@ -178,8 +172,7 @@ class AzureSigner(CheckedSigner):
 
     def __init__(self, *, platform: Platform) -> None:
         self._configuration: AzurePlatform = parse_platform(platform.settings)
-        path = self._configuration.trust_bundle
-        self._authorities = None if path is None else parse_bundle(read_file(path, TRUST_BUNDLE))
+        self._authorities = read_authorities(self._configuration.trust_bundle, TRUST_BUNDLE)
         self._may_call = platform.may_call
         tokens = Tokens(self._configuration, observe=platform.observe)
         self._machines = Machines(ResourceManager(self._configuration, tokens, observe=platform.observe))

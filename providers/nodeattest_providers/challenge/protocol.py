@@ -32,7 +32,6 @@ MAX_SECRET: Final = 4096
 _LABEL_PROOF: Final = b"nodeattest/v1/challenge"
 _LABEL_FINGERPRINT: Final = b"nodeattest/v1/challenge-secret"
 _DIGEST: Final = 32
-"""Bytes of a SHA-256 digest, an HMAC-SHA256 and a nonce."""
 _SPKI: Final = len("sha256:") + 64
 
 
@@ -41,9 +40,7 @@ class ChallengeEvidence:
     """Phase 1 asks for a challenge and claims nothing; phase 2 answers that of the first request."""
 
     first: FirstRequestRef | None = None
-    """In phase 2."""
     mac: bytes = field(default=b"", repr=False)
-    """In phase 2: ``proof``."""
 
     def to_json(self) -> JsonObject:
         return {"phase": 1} if self.first is None else encoded(phase=2, first=ref_to_json(self.first), mac=self.mac)

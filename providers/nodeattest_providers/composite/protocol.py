@@ -27,7 +27,6 @@ MIN_PARTS: Final = 2
 MAX_PARTS: Final = 4
 """Nobody has more proofs of one machine; each costs a verification."""
 NEVER_PARTS: Final = INSECURE | {PROVIDER}
-"""What proves nothing, and itself."""
 
 _FORM: Final = f"{PROVIDER}/v{VERSION}"
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -42,9 +41,7 @@ class CompositeEvidence:
     """All parts of one phase."""
 
     parts: Mapping[ProviderName, JsonObject] = field(repr=False)
-    """Each part's own evidence object."""
     first: FirstRequestRef | None = None
-    """In phase 2: the first request that this one answers."""
 
     def to_json(self) -> JsonObject:
         parts: JsonObject = {name: {"v": PART_VERSION, "data": data} for name, data in self.parts.items()}

@@ -21,7 +21,6 @@ from nodeattest_providers.oci import protocol
 _HEADERS: Final = {"Authorization": "Bearer Oracle"}
 _IDENTITY: Final = "/opc/v2/identity/"
 _ATTEMPTS: Final = 3
-"""Reads until key and certificate match."""
 
 
 class OciAttestor(MetadataAttestor):

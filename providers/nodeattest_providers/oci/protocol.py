@@ -42,7 +42,6 @@ class OciEvidence:
     """The evidence block's object."""
 
     certificate: bytes = field(repr=False)
-    """The instance's identity certificate in DER."""
     intermediates: tuple[bytes, ...] = field(repr=False)
     signature: bytes = field(repr=False)
 

@@ -16,14 +16,14 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_providers.certificate_chain import chain_problem, extension, parse_authorities
+from nodeattest_providers.certificate_chain import chain_problem, extension
 from nodeattest_providers.checks import Checks, Rules, check_block, one_of
 from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci import protocol
-from nodeattest_providers.platform import OFFLINE, Platform, nobody_trusted, read_file
+from nodeattest_providers.platform import OFFLINE, Platform, nobody_trusted, read_authorities
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
 _LISTS: Final = ("tenancies", "compartments")
@@ -55,10 +55,6 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
     return Section(settings, "platforms.oci", ("trustBundle",)).path("trustBundle")
 
 
-def parse_roots(pem: bytes) -> tuple[x509.Certificate, ...]:
-    return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
-
-
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _OWN: Final = "let the instance that the provider ID names ask for itself"
 _ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.trustBundle (docs/providers/oci.md)"
@@ -74,8 +70,7 @@ class OciSigner(CheckedSigner):
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform = OFFLINE) -> None:
-        path = parse_platform(platform.settings)
-        self._roots = None if path is None else parse_roots(read_file(path, TRUST_BUNDLE))
+        self._roots = read_authorities(parse_platform(platform.settings), TRUST_BUNDLE)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         del boot

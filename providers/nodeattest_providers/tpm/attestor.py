@@ -48,7 +48,6 @@ _QUOTE_ATTEMPTS: Final = 3
 """An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
 AUTO: Final = "auto"
 _MAX_CHAIN: Final = 4
-"""Certificates that the evidence may carry (docs/wire-format.md, "tpm/v1")."""
 _SEQUENCE: Final = 0x30
 _LONG_FORM: Final = 0x80
 _HEADER: Final = 2
@@ -57,7 +56,6 @@ _STORED_CERT: Final = bytes.fromhex("100100")
 _FULL_CERT: Final = bytes.fromhex("1002")
 """TCG_TAG_PCCLIENT_FULL_CERT, which the length includes; some TPMs leave it out."""
 _MAX_NUMBER: Final = 512
-"""Bytes of a modulus or coordinate."""
 
 
 @dataclass(frozen=True, slots=True)

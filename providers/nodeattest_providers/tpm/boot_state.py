@@ -134,7 +134,6 @@ _SHA1_SIZE: Final = 20
 _SPEC_ID: Final = b"Spec ID Event03\0"
 """Says that TCG_PCR_EVENT2 follow; Event00 and Event02 head logs of TPM 1.2, which stay in the SHA-1 form."""
 _SPEC_VERSION: Final = (2, 0)
-"""Major, minor."""
 _UINTN_SIZES: Final = (1, 2)
 """32 and 64 bits, in words of 32."""
 _STARTUP: Final = b"StartupLocality\0"
@@ -158,7 +157,6 @@ class Event:
     digests: Mapping[int, bytes] = field(repr=False)
     """By TPM_ALG_ID: what the PCR of that bank was extended with."""
     data: bytes = field(repr=False)
-    """The node's word."""
 
     @property
     def extends(self) -> bool:
@@ -174,7 +172,6 @@ class EventLog:
     sizes: Mapping[int, int]
     """Digest sizes by TPM_ALG_ID, of every algorithm that each event has."""
     locality: int
-    """The locality of the TPM's start, with which PCR 0 begins."""
     events: tuple[Event, ...] = field(repr=False)
 
 

@@ -31,7 +31,6 @@ _ACCOUNT: Final = re.compile(r"[0-9]{12}")
 _MAX_ACCOUNTS: Final = 16
 """Each may cost a call, to find out whose an instance is."""
 _EC2: Final = "aws:///"
-"""How the provider IDs of EC2 instances begin."""
 _DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 """Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
 _CACHED_POLICIES: Final = 16
@@ -45,7 +44,6 @@ class ProtocolPolicy:
     selection: PcrSelection
     allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
     event_log_required: bool
-    """Whether the firmware's event log must explain the quoted PCRs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,6 @@ MACHINE_ANNOTATION: Final = "attestation.cluster.x-k8s.io/tpm-endorsement-key"
 
 _KEY: Final = "endorsement key: "
 _CERTIFICATE: Final = "endorsement certificate: "
-"""What names of checks begin with."""
 _NITRO: Final = (
     "attest with the NitroTPM of the instance that the Machine's provider ID names; the agent's endorsementKey is "
     "rsa2048 or ecc-p384"

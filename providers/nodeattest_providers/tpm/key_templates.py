@@ -229,7 +229,6 @@ _QUOTE: Final = 0x8018
 _MAX_NAME: Final = 2 + 64
 """Bytes of a Name: algorithm and the largest digest."""
 _MAX_EXTRA: Final = 64
-"""Bytes of extraData; ours has 32."""
 _MAX_DIGEST: Final = 64
 
 

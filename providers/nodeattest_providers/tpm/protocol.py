@@ -90,13 +90,10 @@ class SecondEvidence:
 
     first: FirstRequestRef
     mac: bytes = field(repr=False)
-    """``proof`` under the activated secret."""
     quote: bytes = field(repr=False)
     signature: bytes = field(repr=False)
     pcrs: tuple[bytes, ...] = field(repr=False)
-    """Values in the selection's order."""
     event_log: bytes | None = field(default=None, repr=False)
-    """The firmware's event log, where the challenge asked for it."""
 
     def to_json(self) -> JsonObject:
         return encoded(
@@ -160,11 +157,8 @@ class Challenge:
     nonce: bytes
     blob: bytes = field(repr=False)
     secret: bytes = field(repr=False)
-    """Content of TPM2B_ENCRYPTED_SECRET."""
     pcrs: PcrSelection
-    """What to quote; the node learns it from here and nowhere else."""
     log: bool = False
-    """Whether to send the measured-boot event log along."""
 
     def to_text(self) -> str:
         pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}

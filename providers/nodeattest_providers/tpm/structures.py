@@ -181,7 +181,6 @@ class PublicArea:
     symmetric: tuple[Alg, int, Alg] | None
     """Algorithm, key bits and mode, or None."""
     scheme: tuple[Alg, Alg] | None
-    """Signature scheme and its hash, or None."""
     key: PublicKey = field(repr=False)
     spki: bytes = field(repr=False)
 

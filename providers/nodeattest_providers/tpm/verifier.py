@@ -71,7 +71,6 @@ class _Keys:
 
 
 EndorsementTrust = Callable[[Checks, PublicArea, protocol.FirstEvidence], None]
-"""Checks that an endorsement key is this Machine's; raises Denied unless it is."""
 
 
 class TpmProtocolSigner(CheckedSigner):

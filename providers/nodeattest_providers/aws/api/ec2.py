@@ -82,7 +82,6 @@ class Ec2:
         self._configuration = configuration
         self._platform = platform
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="aws-ec2")
-        """Apart from the loop's own threads, which others may keep busy."""
         self._locks: dict[Realm, threading.Lock] = {}
         self._clients: dict[Realm, tuple[Any, float]] = {}
         """With the time from which on another is made, in seconds since 1970."""

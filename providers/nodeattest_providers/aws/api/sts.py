@@ -19,7 +19,7 @@ from nodeattest_parsing import objects, strict_json
 from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import PARTITION_NAME, SignedHeaders, StsRequest
-from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits
+from nodeattest_providers.cloud_http import CloudHttp, ExchangeError
 from nodeattest_providers.errors import Denied, Reason, platform_unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 
@@ -105,8 +105,6 @@ def _json(body: bytes) -> JsonObject:
         return {}
 
 
-_LIMITS: Final = ResponseLimits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)
-"""The time is below the controller's limit for a verification; STS's answers have 500 bytes."""
 _EXPIRED: Final = ("Signature expired", "Signature not yet current")
 """How STS's message begins then; the code is that of a signature that does not match."""
 
@@ -120,7 +118,10 @@ class StsClient:
         self._http = CloudHttp(
             trust=lambda: ssl.create_default_context(cafile=str(bundle) if bundle else None),
             proxy=configuration.proxy,
-            limits=_LIMITS,
+            seconds=8.0,  # below the controller's limit for a verification
+            connect_seconds=4.0,
+            answer_bytes=16 * 1024,  # an answer has 500
+            connections=32,
         )
         self._platform = platform
 

@@ -29,7 +29,6 @@ from nodeattest_providers.cloud_http import (
     CloudResponse,
     ExchangeError,
     Lookup,
-    ResponseLimits,
     retry_after_seconds,
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
@@ -57,7 +56,6 @@ _MAX_LABEL: Final = 64
 """Characters of a key that a message shows (RFC 1035 §2.3.4)."""
 _MAX_TOKEN: Final = 2048
 RUNNING: Final = "RUNNING"
-"""The status of an instance that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +197,8 @@ def _malformed(what: str) -> Denied:
     )
 
 
-_LIMITS: Final = ResponseLimits(seconds=10.0, answer_bytes=4 * 1024 * 1024, connections=64)
-"""The time is half of the controller's default ``verificationTimeout``; fifty instances have some 100 KiB."""
 _THROTTLED_FOR: Final = 15.0
 _LONGEST_WAIT: Final = 120.0
-"""Seconds."""
 _QUOTA: Final = (b"rateLimitExceeded", b"RATE_LIMIT_EXCEEDED", b"quotaExceeded", b"userRateLimitExceeded")
 """Why a 403 of the Compute API is none of permissions."""
 _MOST: Final = 60
@@ -230,7 +225,13 @@ class Compute:
         self._observe = observe
         self._page_size = page_size
         self._tokens = Tokens(settings, observe)
-        self._http = CloudHttp(trust=lambda: trust(settings), proxy=settings.proxy, limits=_LIMITS)
+        self._http = CloudHttp(
+            trust=lambda: trust(settings),
+            proxy=settings.proxy,
+            seconds=10.0,  # half of the controller's default verificationTimeout
+            answer_bytes=4 * 1024 * 1024,  # fifty instances have some 100 KiB
+            connections=64,
+        )
         self._instances = Lookup(self._list, seconds=_REMEMBERED, most=_MOST, monotonic=monotonic)
         self._identities = Lookup(self._identity, seconds=inf, monotonic=monotonic)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits, SingleFlight
+from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, SingleFlight
 from nodeattest_providers.errors import Denied, platform_unavailable
 from nodeattest_providers.gcp.config import GcpPlatform, credential_source, read_credentials
 from nodeattest_providers.platform import CallOutcome, ObserveCall
@@ -75,11 +75,16 @@ class Tokens:
         self._settings = settings
         self._observe = observe
         self._credentials: Any = None
-        limits = ResponseLimits(seconds=time_limit, connect_seconds=5.0, answer_bytes=_LIMIT, connections=4)
-        self._http = CloudHttp(trust=lambda: trust(settings), proxy=settings.proxy, limits=limits)
+        self._http = CloudHttp(
+            trust=lambda: trust(settings),
+            proxy=settings.proxy,
+            seconds=time_limit,
+            connect_seconds=5.0,
+            answer_bytes=_LIMIT,
+            connections=4,
+        )
         self._flights: SingleFlight[str, str] = SingleFlight()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gcp-token")
-        """Apart from the loop's own threads, which others may keep busy."""
 
     async def token(self) -> str:
         """Return a token that is still good for minutes; raises Unavailable."""

@@ -129,7 +129,6 @@ ENDORSEMENT: Final = 0x4000000B
 _NO_SESSIONS: Final = 0x8001
 _SESSIONS: Final = 0x8002
 _HEADER: Final = 10
-"""Bytes of tag, size, and command or return code."""
 _AGAIN: Final = frozenset({0x908, 0x90A, 0x922})
 """TPM_RC_YIELDED, TPM_RC_TESTING and TPM_RC_RETRY: the command did not start, and is to be sent again."""
 _SUBMISSIONS: Final = 5
