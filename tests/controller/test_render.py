@@ -177,11 +177,6 @@ def test_a_file_of_ours_with_another_content_is_replaced_not_believed() -> None:
     assert "ExecStart" not in text(files[0], "content")
 
 
-def test_a_mark_at_a_users_command_saves_no_setting_from_its_check() -> None:
-    kubelets: JsonValue = [{"path": DROP_IN}, {"path": "/etc/kubernetes/kubelet.conf", "content": "x"}]
-    assert "/etc/kubernetes/kubelet.conf" in refused(worker(preKubeadmCommands=[f"true {MARK}"], files=kubelets))
-
-
 def registration(version: str, **arguments: str) -> JsonValue:
     return {"nodeRegistration": {"kubeletExtraArgs": args(version, **arguments)}}
 
@@ -215,20 +210,53 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 FOLDER: Final = "/etc/systemd/system/kubelet.service.d"
 
 
-@pytest.mark.parametrize(
-    ("path", "content"),
-    [
-        ("/etc/kubernetes/kubelet.conf", "apiVersion: v1"),
-        (f"{FOLDER}/99-own.conf", KUBEADMS_DROP_IN),
-        (f"{FOLDER}/20-own.conf", '[Service]\nEnvironment="KUBELET_EXTRA_ARGS=--rotate-certificates"\n'),
-        ("/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet --bootstrap-kubeconfig=/b\n"),
-        ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--rotate-certificates=true\n"),
-        ("/etc/patches/kubeletconfiguration0+merge.yaml", "rotateCertificates: true\n"),
-        ("/etc/patches/kubeletconfiguration+json.json", '{"serverTLSBootstrap": false}'),
-    ],
-)
-def test_a_file_that_undoes_the_rendering_is_refused(path: str, content: str) -> None:
-    assert "BootstrapConfigRefused" in refused(worker(files=[{"path": path, "content": content}]))
+def own_file(path: str, content: str, **more: JsonValue) -> dict[str, JsonValue]:
+    return {"files": [{"path": path, "content": content, **more}]}
+
+
+ROTATES: Final = '[Service]\nEnvironment="KUBELET_EXTRA_ARGS=--rotate-certificates"\n'
+HIDDEN: Final[JsonObject] = {"secret": {"name": "s", "key": "k"}}
+UNDOES, NOT_SHOWN = "that starts kubelet without --bootstrap-kubeconfig", "with its content in plain sight"
+KUBELETS_OWN: Final = own_file("/etc/kubernetes/kubelet.conf", "apiVersion: v1")
+REFUSED: Final[dict[str, tuple[dict[str, JsonValue], str]]] = {
+    "kubelet's kubeconfig": (KUBELETS_OWN, "no /etc/kubernetes/kubelet.conf in files"),
+    "the same, beside a mark at a user's command": (
+        {**KUBELETS_OWN, "preKubeadmCommands": [f"true {MARK}"]},
+        "no /etc/kubernetes/kubelet.conf in files",
+    ),
+    "a drop-in after ours": (own_file(f"{FOLDER}/99-own.conf", KUBEADMS_DROP_IN), UNDOES),
+    "a drop-in that rotates": (own_file(f"{FOLDER}/20-own.conf", ROTATES), UNDOES),
+    "a unit": (own_file("/etc/systemd/system/kubelet.service", "ExecStart=/kubelet --bootstrap-kubeconfig=/b"), UNDOES),
+    "extra arguments": (own_file("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--rotate-certificates=true\n"), UNDOES),
+    "a patch that rotates": (
+        own_file("/etc/patches/kubeletconfiguration0+merge.yaml", "rotateCertificates: true\n"),
+        "without rotateCertificates: true",
+    ),
+    "a patch against serving certificates": (
+        own_file("/etc/patches/kubeletconfiguration+json.json", '{"serverTLSBootstrap": false}'),
+        "without serverTLSBootstrap: false",
+    ),
+    "a drop-in from a Secret": (own_file(f"{FOLDER}/99-own.conf", "", contentFrom=HIDDEN), NOT_SHOWN),
+    "a packed drop-in": (own_file(f"{FOLDER}/99-own.conf", "H4sI", encoding="gzip+base64"), NOT_SHOWN),
+    "a join of the user's own": ({"preKubeadmCommands": ["kubelet-authenticator join --server x"]}, "run another"),
+    "no list": ({"files": "x"}, "files: a list"),
+    "no object": ({"joinConfiguration": []}, "joinConfiguration: an object"),
+    "no arguments": ({"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": 7}}}, "kubeletExtraArgs: a list"),
+    "no argument": ({"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": [7]}}}, "a list of objects"),
+    "no text": ({"preKubeadmCommands": [["ls"]]}, "a list of texts"),
+    "another format": ({"format": "toml"}, "format cloud-config or ignition"),
+}
+
+
+@pytest.mark.parametrize(("spec", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_undoes_the_rendering_or_cannot_be_read_is_refused(spec: dict[str, JsonValue], words: str) -> None:
+    assert words in refused(worker("v1beta2", **spec))
+
+
+def test_what_is_no_such_object_is_refused() -> None:
+    old: JsonObject = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1alpha4", "kind": "KubeadmConfig"}
+    for document in ({}, old):
+        assert "KubeadmConfig, KubeadmConfigTemplate" in refused(document)
 
 
 @pytest.mark.parametrize(
@@ -246,17 +274,6 @@ def test_a_file_that_undoes_the_rendering_is_refused(path: str, content: str) ->
 def test_a_file_that_undoes_nothing_stays(path: str, content: str) -> None:
     own: JsonObject = {"path": path, "content": content}
     assert items(spec_of(render(worker(files=[own]), PLAN)), "files")[0] == own
-
-
-def test_a_drop_in_that_cannot_be_read_is_refused() -> None:
-    hidden: JsonObject = {"path": f"{FOLDER}/99-own.conf", "contentFrom": {"secret": {"name": "s", "key": "k"}}}
-    packed: JsonObject = {"path": f"{FOLDER}/99-own.conf", "content": "H4sI", "encoding": "gzip+base64"}
-    for file in (hidden, packed):
-        assert "in plain sight" in refused(worker(files=[file]))
-
-
-def test_a_join_of_the_users_own_is_refused() -> None:
-    assert "run another" in refused(worker(preKubeadmCommands=["kubelet-authenticator join --server https://x"]))
 
 
 def test_what_the_machine_fills_in_is_told_to_the_agent_only() -> None:
@@ -300,20 +317,3 @@ AWS: Final = RenderOptions(provider=ProviderName("aws"))
 def test_a_provider_id_beside_a_provider_that_finds_it_is_refused(plan: RenderOptions) -> None:
     assert "with aws, whose metadata service has it" in refused(worker(), plan)
     render(worker(), replace(plan, provider=ProviderName("composite")))
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        {"apiVersion": "bootstrap.cluster.x-k8s.io/v1alpha4", "kind": "KubeadmConfig"},
-        worker(files="x"),
-        worker(joinConfiguration=[]),
-        worker(joinConfiguration={"nodeRegistration": {"kubeletExtraArgs": 7}}),
-        worker(joinConfiguration={"nodeRegistration": {"kubeletExtraArgs": [7]}}),
-        worker(preKubeadmCommands=[["ls"]]),
-        worker(format="toml"),
-    ],
-)
-def test_what_is_no_such_object_is_refused(document: JsonObject) -> None:
-    assert "BootstrapConfigRefused" in refused(document)
