@@ -36,7 +36,6 @@ from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.metrics_server import serve_health
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver, ReconcilerDeps
-from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
 from nodeattest_controller.runtime.guard import ClusterGuard, lease_annotations
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
@@ -84,7 +83,7 @@ def build_manager(
     controller = f"{settings.namespace}/{settings.instance}"
     guard = ClusterGuard(management, leads, controller=controller, watch_filter=settings.watch_filter)
     deps = ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now)
-    log, verifiers = ClusterLog(), VerifierRegistry(settings.platforms, metrics, signers)
+    verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     rotation = timedelta(seconds=settings.challenge_key_rotation)
     keys = ChallengeKeys(client, namespace=settings.namespace, rotate_after=rotation, now=_now)
     configs, node_attested = KubeadmConfigs(client, management.caches), NodeAttestedController(deps)
@@ -107,7 +106,6 @@ def build_manager(
             ),
             observers=[node_attested] if settings.enabled("standing") else [],
             has_provider=verifiers.has,
-            log=log,
             purposes=purposes,
             still_leads=still_leads,
         )
@@ -122,7 +120,7 @@ def build_manager(
         once["signer-names"] = signer_names.run
     in_clusters += _reconcilers(settings, deps, configs, node_attested)
     clusters = ClusterManager(
-        deps, in_clusters, connect=connect, log=log, clusters_per_namespace=settings.clusters_per_namespace
+        deps, in_clusters, connect=connect, clusters_per_namespace=settings.clusters_per_namespace
     )
     management.changes.subscribe_clusters(clusters.changed)
     closers = (verifiers.aclose, events.drain)
@@ -158,7 +156,6 @@ def _csr_controller(
     facts: Callable[..., ControllerFacts],
     observers: Sequence[CSRObserver],
     has_provider: Callable[[ProviderName], bool],
-    log: ClusterLog,
     purposes: frozenset[Purpose],
     still_leads: Callable[[], Awaitable[bool]],
 ) -> CSRController:
@@ -182,7 +179,7 @@ def _csr_controller(
         observers=observers,
         wait_limit=settings.wait_limit,
         limiter=RequestLimiter(time.monotonic),
-        log=log,
+        log=deps.log,
         random_unit=random.random,
         now=_now,
     )
@@ -190,7 +187,7 @@ def _csr_controller(
         reconciler,
         has_provider=has_provider,
         metrics=deps.metrics,
-        log=log,
+        log=deps.log,
         now=_now,
         memory=MemoryPool(cache_memory() // 2),
         workers=settings.workers,

@@ -27,7 +27,6 @@ from virtual import advance, now, run_virtually
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ClusterController, SupervisedRunner, supervise
-from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ACCEPTED, REFUSED, ClusterManager
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -76,7 +75,6 @@ class World:
                 controllers,
                 connect=self.connect,
                 restart=AT_ONCE,
-                log=ClusterLog(),
                 metrics_period=0.01,
                 clusters_per_namespace=10,
             )

@@ -13,7 +13,7 @@ from polling import until
 
 from nodeattest_controller.controllers.bootstrap_signer import REASON, REMEDY, TokenPairRunner
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_log import PERIOD
+from nodeattest_controller.runtime.cluster_controller import PERIOD
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,

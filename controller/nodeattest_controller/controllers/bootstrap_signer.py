@@ -12,8 +12,7 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.metrics import write_outcome
-from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps, supervise
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_controller import ClusterEvents, ReconcilerDeps, supervise
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.bootstrap_signer import TokenController
@@ -40,8 +39,7 @@ class TokenPairRunner:
     def __init__(
         self, deps: ReconcilerDeps, enabled: frozenset[TokenController], key: ClusterKey, client: ApiClient
     ) -> None:
-        log = logging.getLogger(__name__)
-        self._events = ClusterEvents(key, deps.management, deps.events, log=log, clock=deps.clock)
+        self._events = ClusterEvents(deps, key, logging.getLogger(__name__))
         self._metrics = deps.metrics
         self._pair = TokenControllers(client, enabled, observer=self, supervise=partial(supervise, cluster=key))
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final, Protocol
@@ -18,13 +18,13 @@ from typing import ClassVar, Final, Protocol
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_ref
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError
-from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.errors import ApiError, Forbidden, Invalid
+from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig, notify
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
@@ -110,8 +110,60 @@ class ReconcilerDeps:
     events: EventRecorder
     metrics: Metrics
     now: Callable[[], datetime]
+    log: ClusterLog = field(default_factory=ClusterLog)
+    """The limits of all clusters' lines."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
+
+
+PERIOD: Final = 600.0
+"""Seconds between two reports of the same trouble."""
+
+
+class ClusterEvents:
+    """Log and Events of one controller about one cluster."""
+
+    def __init__(self, deps: ReconcilerDeps, key: ClusterKey, log: logging.Logger) -> None:
+        """``log`` is the controller's logger."""
+        self.key, self._log = key, log
+        self._management, self._events, self._lines = deps.management, deps.events, deps.log
+        self._limiter = EventLimiter(deps.clock)
+
+    def allow(self, about: Hashable, period: float = PERIOD) -> bool:
+        """Return whether a report is due; if so, it is not again within ``period`` seconds."""
+        return self._limiter.allow(about, period)
+
+    def info(self, message: str, **more: object) -> None:
+        self._write(logging.INFO, message, more)
+
+    def debug(self, message: str, **more: object) -> None:
+        """Log what is no trouble yet."""
+        self._log.debug(message, extra=fields(cluster=self.key, **more))
+
+    def warn(self, about: Hashable | None, message: str, period: float = PERIOD, /, **more: object) -> bool:
+        """Log trouble once in a period, or with None each time; returns whether it was due."""
+        due = about is None or self.allow(about, period)
+        if due:
+            self._write(logging.WARNING, message, more)
+        return due
+
+    def report(self, what: str, error: ApiError, *, reason: str, remedy: str, **more: object) -> None:
+        is_refused = isinstance(error, Forbidden | Invalid)
+        remedied = {"remedy": remedy} if is_refused else {}
+        if self.warn((what, type(error)), what, error=str(error), **remedied, **more) and is_refused:
+            self.event("Warning", reason, f"{what}: {error}; {remedy}")
+
+    def _write(self, level: int, message: str, more: dict[str, object]) -> None:
+        if self._lines.allows(message, self.key):
+            self._log.log(level, message, extra=fields(cluster=self.key, **more))
+
+    def event(self, kind: str, reason: str, message: str, *, on: ObjectRef | None = None) -> None:
+        """Write an Event, on the Cluster unless another object is named."""
+        if on is None:
+            cluster = self._management.cluster(self.key)
+            on = cluster_ref(cluster) if cluster is not None else None
+        if on is not None:
+            self._events.record(on, kind, reason, message)
 
 
 class ClusterReconciler(PeriodicReconciler):
@@ -127,7 +179,7 @@ class ClusterReconciler(PeriodicReconciler):
         self._management, self._guard, self._metrics = deps.management, deps.guard, deps.metrics
         self._now = deps.now
         log = logging.getLogger(type(self).__module__)
-        self._events = ClusterEvents(key, deps.management, deps.events, log=log, clock=deps.clock)
+        self._events = ClusterEvents(deps, key, log)
 
 
 _LOG: Final = logging.getLogger(__name__)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_ref
-from nodeattest_kube.errors import ApiError, Forbidden, Invalid, Unauthorized, Unreachable
-from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
+from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
+from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.periodic import RateLimiter
 
 _LOG: Final = logging.getLogger(__name__)
@@ -51,10 +50,12 @@ class ClusterLog:
         self._left_out: Counter[tuple[ClusterKey, str]] = Counter()
         self._connections: dict[ClusterKey, _Connection] = {}
 
-    def allows(self, message: str, cluster: ClusterKey, requester: str) -> bool:
-        """Return whether to log a line about a request; counts it where not."""
+    def allows(self, message: str, cluster: ClusterKey, requester: str | None = None) -> bool:
+        """Return whether to log a line about a request, or about the cluster itself; counts it where not."""
         of_cluster, of_requester = (cluster, message), (cluster, message, requester)
-        if self._requesters.has_token(of_requester) and self._clusters.take(of_cluster):
+        if requester is None and self._clusters.take(of_cluster):
+            return True
+        if requester is not None and self._requesters.has_token(of_requester) and self._clusters.take(of_cluster):
             return self._requesters.take(of_requester)
         self._left_out[of_cluster] += 1
         return False
@@ -105,68 +106,3 @@ class ClusterLog:
         else:
             more = fields(cluster=cluster, server=connection.server, error=str(error), remedy=_REMEDY)
             _LOG.warning(line, extra=more)
-
-
-PERIOD: Final = 600.0
-"""Seconds between two reports of the same trouble."""
-
-
-class ClusterEvents:
-    """Log and Events of one controller about one cluster."""
-
-    def __init__(
-        self,
-        key: ClusterKey,
-        management: ManagementCache,
-        events: EventRecorder,
-        *,
-        log: logging.Logger,
-        clock: Callable[[], float],
-    ) -> None:
-        self.key = key
-        self._management = management
-        self._events = events
-        self._log = log
-        self._limiter = EventLimiter(clock)
-        self._lines = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
-        self._left_out: Counter[str] = Counter()
-
-    def allow(self, about: Hashable, period: float = PERIOD) -> bool:
-        """Return whether a report is due; if so, it is not again within ``period`` seconds."""
-        return self._limiter.allow(about, period)
-
-    def info(self, message: str, **more: object) -> None:
-        self._write(logging.INFO, message, more)
-
-    def debug(self, message: str, **more: object) -> None:
-        """Log what is no trouble yet."""
-        self._log.debug(message, extra=fields(cluster=self.key, **more))
-
-    def warn(self, about: Hashable | None, message: str, period: float = PERIOD, /, **more: object) -> bool:
-        """Log trouble once in a period, or with None each time; returns whether it was due."""
-        due = about is None or self.allow(about, period)
-        if due:
-            self._write(logging.WARNING, message, more)
-        return due
-
-    def report(self, what: str, error: ApiError, *, reason: str, remedy: str, **more: object) -> None:
-        is_refused = isinstance(error, Forbidden | Invalid)
-        remedied = {"remedy": remedy} if is_refused else {}
-        if self.warn((what, type(error)), what, error=str(error), **remedied, **more) and is_refused:
-            self.event("Warning", reason, f"{what}: {error}; {remedy}")
-
-    def _write(self, level: int, message: str, more: dict[str, object]) -> None:
-        if not self._lines.take(message):
-            self._left_out[message] += 1
-            return
-        if message in self._left_out:
-            more = {**more, "left_out": self._left_out.pop(message)}
-        self._log.log(level, message, extra=fields(cluster=self.key, **more))
-
-    def event(self, kind: str, reason: str, message: str, *, on: ObjectRef | None = None) -> None:
-        """Write an Event, on the Cluster unless another object is named."""
-        if on is None:
-            cluster = self._management.cluster(self.key)
-            on = cluster_ref(cluster) if cluster is not None else None
-        if on is not None:
-            self._events.record(on, kind, reason, message)

@@ -18,7 +18,6 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime import cluster_controller, conditions
-from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog
 from nodeattest_controller.runtime.guard import mark_of
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
@@ -73,14 +72,13 @@ class ClusterManager:
         *,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = cluster_controller.RESTART,
-        log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
         clusters_per_namespace: int,
     ) -> None:
         """``connect`` makes a client from a kubeconfig in a thread; it raises KubeconfigError."""
         self._management, self._guard, self._events = deps.management, deps.guard, deps.events
         self._metrics, self._now = deps.metrics, deps.now
-        self._controllers, self._log = controllers, log
+        self._controllers, self._log = controllers, deps.log
         self._connect, self._restart, self._metrics_period = connect, restart, metrics_period
         self._connections: dict[ClusterKey, _Connection] = {}
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
@@ -161,7 +159,7 @@ class ClusterManager:
             client = await asyncio.get_running_loop().run_in_executor(self._threads, self._connect, kubeconfig)
         except KubeconfigError as error:
             self._refused[key] = _Refusal(fingerprint, error.expected, str(error))
-            if self._log.allows(_REFUSED_LINE, key, ""):  # a tenant writes it
+            if self._log.allows(_REFUSED_LINE, key):  # a tenant writes it
                 _LOG.error(_REFUSED_LINE, extra=fields(cluster=key, error=str(error)))
             self._metrics.cluster(key, connected=False)
             return
@@ -242,7 +240,7 @@ class ClusterManager:
             self._warn(cluster, ANOTHER, message, "another controller serves this cluster", controller=mark)
 
     def _warn(self, cluster: JsonObject, reason: str, message: str, line: str, **more: object) -> None:
-        if self._limiter.allow((text(cluster, "metadata", "uid"), reason, *more.values()), PERIOD):
+        if self._limiter.allow((text(cluster, "metadata", "uid"), reason, *more.values()), cluster_controller.PERIOD):
             _LOG.warning(line, extra=fields(cluster=key_of(cluster), **more))
             self._events.record(cluster_ref(cluster), "Warning", reason, message)
 
@@ -271,7 +269,7 @@ class ClusterManager:
                 self._reported.discard(key)
         except NotFound:
             self._reported.discard(key)
-        if why and self._limiter.allow((key, expected, REFUSED), PERIOD):
+        if why and self._limiter.allow((key, expected, REFUSED), cluster_controller.PERIOD):
             self._events.record(cluster_ref(cluster), "Warning", REFUSED, why)
 
     def _look(self) -> None:

@@ -19,7 +19,7 @@ from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.attestation_status import APPROVED, Remediation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, Policy
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_controller import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, member_ref
 from nodeattest_kube import paths
