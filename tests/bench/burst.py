@@ -7,7 +7,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from bench.joiner import Kind, Node, Orders, Outcome, Server, SoftwareAttestor, join_all
+from bench.joiner import Kind, Node, Orders, Outcome, SoftwareAttestor, join_all
+from nodeattest_authenticator.formats.client_go import Cluster
 from nodeattest_demo.machines import Children
 from nodeattest_demo.world import (
     Tools,
@@ -25,6 +27,7 @@ from nodeattest_demo.world import (
     start_control_planes,
     start_controller,
 )
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
@@ -66,14 +69,11 @@ class BenchEnvironment:
     controller_pid: int
 
     @property
-    def server_pids(self) -> list[int]:
-        """API servers and etcds of both clusters."""
-        return [pid for plane in (self.world.management, self.world.workload) for pid in plane.pids.values()]
-
-    @property
-    def management_pids(self) -> list[int]:
-        """Those of the management cluster alone."""
-        return list(self.world.management.pids.values())
+    def pids(self) -> dict[str, list[int]]:
+        """Return the processes of each side, by the name of what their CPU is called."""
+        management, workload = (list(each.pids.values()) for each in (self.world.management, self.world.workload))
+        servers = {"server_cpu": management + workload, "management_cpu": management}
+        return {"controller_cpu": [self.controller_pid], **servers}
 
     def recorder(self) -> Callable[[], list[AuditEntry]]:
         """Start recording; the returned function gives the requests to both API servers that have finished since."""
@@ -107,35 +107,19 @@ READS = {"get", "list", "watch"}
 
 @dataclass(frozen=True)
 class Burst:
-    """What so many joins took; CPU is in milliseconds a join."""
+    """What so many joins took."""
 
     joins: int
-    seconds: float
-    latencies: list[float]
-    controller_cpu: float
-    server_cpu: float
-    management_cpu: float
-    """That part of ``server_cpu`` which is the management cluster's."""
-    node_cpu: float
-    failures: dict[str, int]
+    failures: Counter[str]
     ends: list[float]
     """When each ended, in their order; monotonic seconds."""
+    samples: dict[str, float]
+    """The figures of the page; CPU is in milliseconds a join."""
 
     @property
     def rate(self) -> float:
         """Joins a second."""
-        return self.joins / self.seconds if self.seconds else 0.0
-
-    def samples(self) -> dict[str, float]:
-        """Return the figures of the page."""
-        return {
-            "rate": self.rate,
-            "latency": 1000 * median(self.latencies) if self.latencies else 0,
-            "controller_cpu": self.controller_cpu,
-            "server_cpu": self.server_cpu,
-            "node_cpu": self.node_cpu,
-            "failed": sum(self.failures.values()),
-        }
+        return self.samples["rate"]
 
 
 def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
@@ -163,49 +147,41 @@ def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]
     return made
 
 
-def server_of(plane: ControlPlane) -> Server:
-    return Server(plane.server, str(plane.ca_certificate))
+def cluster_of(plane: ControlPlane) -> Cluster:
+    return Cluster(endpoint=Endpoint.parse(plane.server), ca_pem=plane.ca_certificate.read_bytes())
 
 
 def run(
     kind: Kind,
-    server: Server,
+    cluster: Cluster,
     nodes: Sequence[Node],
     *,
-    controller_pids: Sequence[int],
-    server_pids: Sequence[int],
-    management_pids: Sequence[int] = (),
+    pids: Mapping[str, Sequence[int]],
     processes: int = 2,
     at_once: int = 20,
     seconds: float = 120.0,
 ) -> Burst:
-    """Let all nodes join; ``management_pids`` are among ``server_pids``."""
+    """Let all nodes join; ``pids`` are the processes whose CPU is measured, by the figure's name."""
     shares = [list(nodes[first::processes]) for first in range(processes)]
-    orders = [Orders(kind, server, share, max(1, at_once // processes), seconds) for share in shares]
-    groups = (controller_pids, server_pids, management_pids)
+    orders = [Orders(kind, cluster, share, max(1, at_once // processes), seconds) for share in shares]
     outcome = Outcome()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         list(pool.map(len, shares))  # the processes have started
-        before = [cpu_seconds(*pids) for pids in groups]
+        before = {name: cpu_seconds(*each) for name, each in pids.items()}
         for part in pool.map(join_all, orders):
             outcome.joins += part.joins
             outcome.cpu += part.cpu
             outcome.failures += part.failures
-        after = [cpu_seconds(*pids) for pids in groups]
+        spent = {name: cpu_seconds(*each) - before[name] for name, each in pids.items()}
     count = max(1, len(outcome.joins))
-    controller, servers_cpu, management = (1000 * (now - then) / count for now, then in zip(after, before, strict=True))
-    begun, ended = zip(*outcome.joins, strict=True) if outcome.joins else ((0.0,), (0.0,))
-    return Burst(
-        joins=len(outcome.joins),
-        seconds=max(ended) - min(begun),
-        latencies=sorted(end - begin for begin, end in outcome.joins),
-        controller_cpu=controller,
-        server_cpu=servers_cpu,
-        management_cpu=management,
-        node_cpu=1000 * outcome.cpu / count,
-        failures=outcome.failures,
-        ends=sorted(ended),
-    )
+    begun, ended = zip(*outcome.joins, strict=True) if outcome.joins else ((0.0,), (1.0,))
+    samples = {
+        "rate": len(outcome.joins) / (max(ended) - min(begun)),
+        "latency": 1000 * median(end - begin for begin, end in zip(begun, ended, strict=True)),
+        **{name: 1000 * each / count for name, each in {**spent, "node_cpu": outcome.cpu}.items()},
+        "failed": outcome.failures.total(),
+    }
+    return Burst(len(outcome.joins), outcome.failures, sorted(ended), samples)
 
 
 def rate_of_last(ends: Sequence[float], count: int) -> float:

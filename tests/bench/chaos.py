@@ -7,19 +7,21 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from random import Random
 
 from bench.burst import BenchEnvironment, say, start_environment
-from bench.chaos_history import Collector, History
-from bench.chaos_laws import Verdict, check
+from bench.chaos_laws import History, Verdict, Write, check, ledger_seen
 from bench.chaos_nodes import Crowd
 from bench.chaos_servers import UNREACHABLE, Link, Mode, Replica, revive, start_replicas
-from nodeattest_demo.world import Tools
-from nodeattest_parsing.objects import text
+from nodeattest_demo.world import NAMESPACE, USER, Tools, World
+from nodeattest_parsing.objects import mapping, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
@@ -99,6 +101,73 @@ class Injector:
         os.kill(plane.pids[part], signal.SIGKILL)
         time.sleep(self.lease / 3)
         revive(plane, part)
+
+
+LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+WINDOW = 2
+"""Seconds of one watch."""
+
+
+class Collector:
+    """Lists and watches requests and ledgers until ``end``."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self._world, self._history = world, history
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._follow, args=(world.workload, CSRS, self._add_request), daemon=True),
+            threading.Thread(target=self._follow, args=(world.management, LEDGERS, self._add_ledger), daemon=True),
+        ]
+
+    def begin(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def end(self, replicas: list[Replica]) -> None:
+        """Read everything once more, and what only the end shows: the last ledgers, and writes in the audit log."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        for csr in self._world.workload.client().list(CSRS):
+            self._add_request(csr)
+        self._history.final_ledgers = [ledger_seen(obj) for obj in self._world.management.client().list(LEDGERS)]
+        self._history.ledgers |= {*self._history.final_ledgers}
+        names = {replica.address: replica.name for replica in replicas}
+        for entry in self._world.management.requests():
+            what = {"leases": "lease", "machineattestations": "ledger"}.get(entry.resource)
+            is_write = entry.verb in {"create", "update", "patch"} and entry.code in range(200, 300)
+            if what and is_write and entry.user == USER and entry.source in names:
+                moments = (datetime.fromisoformat(each).timestamp() for each in (entry.received, entry.completed))
+                self._history.writes.append(Write(names[entry.source], what, *moments))
+
+    def _follow(self, plane: ControlPlane, path: str, add: Callable[[JsonObject], None]) -> None:
+        version = ""
+        while not self._stop.is_set():
+            try:
+                client = plane.client(timeout=WINDOW + 10.0)
+                if not version:
+                    version = text(client.get(path), "metadata", "resourceVersion")
+                    for obj in client.list(path):
+                        add(obj)
+                for event in client.watch(path, WINDOW, resourceVersion=version):
+                    if text(event, "type") == "ERROR":
+                        version = ""
+                        break
+                    add(mapping(event, "object"))
+                    version = text(event, "object", "metadata", "resourceVersion")
+            except UNREACHABLE:
+                version = ""
+                self._stop.wait(1.0)
+
+    def _add_request(self, csr: JsonObject) -> None:
+        with self._lock:
+            self._history.add_request(csr, time.time())
+
+    def _add_ledger(self, obj: JsonObject) -> None:
+        with self._lock:
+            self._history.ledgers.add(ledger_seen(obj))
 
 
 def main(arguments: list[str], tools: Tools) -> int:

@@ -1,15 +1,161 @@
-"""The laws, each a pure function of the whole history.
-
-A law names what breaks it. A run is sound if no law has a violation.
-"""
+"""What a chaos run has seen, and the laws: pure functions of the whole history, which yield what breaks them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
 
-from bench.chaos_history import History, Write, all_certificates, node_of
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from nodeattest_controller.model.attestation_object import parse_attestation
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.tpm.protocol import SecondEvidence, parse_evidence
+from nodeattest_providers.tpm.structures import parse_public
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One registered machine, as the run itself made it."""
+
+    node: str
+    provider_id: str
+    endorsement_key: str
+    """``sha256:<hex>`` of its TPM's key."""
+    joins: bool = True
+    """Whether it is honest and asks at all; a victim never does."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One CertificateSigningRequest, as it was created."""
+
+    uid: str
+    name: str
+    username: str
+    node: str = ""
+    spki: str = ""
+    endorsement_key: str = ""
+    """That a first request shows."""
+    first_uid: str = ""
+    """Of the request that a second one answers."""
+
+
+@dataclass(frozen=True)
+class Signed:
+    """One certificate as somebody holds it."""
+
+    where: str
+    node: str
+    spki: str
+    serial: str
+
+
+@dataclass(frozen=True)
+class LedgerSeen:
+    """One version of one MachineAttestation."""
+
+    name: str
+    provider_id: str
+    node: str
+    certificates: tuple[Signed, ...] = ()
+
+
+@dataclass(frozen=True)
+class Write:
+    """A successful write of a replica, from an audit log."""
+
+    replica: str
+    what: str
+    """``lease`` or ``ledger``."""
+    received: float
+    """Unix time at which the API server got the request."""
+    completed: float
+
+
+@dataclass
+class History:
+    """Everything that a run has seen."""
+
+    machines: dict[str, Truth] = field(default_factory=dict[str, Truth])
+    """By the name of the node."""
+    attacker_keys: set[str] = field(default_factory=set[str])
+    """SPKI of every key that an attacker made."""
+    requests: dict[str, Request] = field(default_factory=dict[str, Request])
+    """By UID."""
+    certificates: dict[str, dict[str, Signed]] = field(default_factory=dict[str, dict[str, Signed]])
+    """By the request's UID, then by the SHA-256 of the bytes: two entries are two certificates of one request."""
+    seen_at: dict[str, float] = field(default_factory=dict[str, float])
+    """When a serial number was seen first, Unix time."""
+    ledgers: set[LedgerSeen] = field(default_factory=set[LedgerSeen])
+    final_ledgers: list[LedgerSeen] = field(default_factory=list[LedgerSeen])
+    writes: list[Write] = field(default_factory=list[Write])
+    ends: dict[str, str] = field(default_factory=dict[str, str])
+    """By node: what is wrong with its credential at the end, or an empty string."""
+
+    def add_request(self, csr: JsonObject, at: float) -> None:
+        """Note a request, and its certificate if it has one."""
+        uid = text(csr, "metadata", "uid")
+        if uid not in self.requests:
+            self.requests[uid] = read_request(csr)
+        encoded = text(csr, "status", "certificate")
+        if encoded:
+            pem = base64.b64decode(encoded)
+            found = signed_certificate(text(csr, "metadata", "name"), pem)
+            self.certificates.setdefault(uid, {})[hashlib.sha256(pem).hexdigest()] = found
+            self.seen_at.setdefault(found.serial, at)
+
+
+def read_request(csr: JsonObject) -> Request:
+    """Read what a request claims; what is no envelope claims nothing."""
+    bare = Request(text(csr, "metadata", "uid"), text(csr, "metadata", "name"), text(csr, "spec", "username"))
+    try:
+        asked, evidence = envelope.decode(base64.b64decode(text(csr, "spec", "request")))
+        shown = parse_evidence(evidence.data)
+        asks = replace(bare, node=asked.node_name, spki=asked.spki_sha256)
+        if isinstance(shown, SecondEvidence):
+            return replace(asks, first_uid=shown.first.uid)
+        public = parse_public(shown.ek_public, what="key", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
+        return replace(asks, endorsement_key=public.fingerprint)
+    except (Denied, binascii.Error):
+        return bare
+
+
+def all_certificates(history: History) -> Iterable[Signed]:
+    """Return every certificate that was seen anywhere."""
+    for found in history.certificates.values():
+        yield from found.values()
+    for ledger in history.ledgers:
+        yield from ledger.certificates
+
+
+def signed_certificate(where: str, pem: bytes) -> Signed:
+    certificate = x509.load_pem_x509_certificate(pem)
+    spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    name = str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    return Signed(
+        where,
+        name.removeprefix("system:node:"),
+        "sha256:" + hashlib.sha256(spki).hexdigest(),
+        f"{certificate.serial_number:x}",
+    )
+
+
+def ledger_seen(obj: JsonObject) -> LedgerSeen:
+    """Read a MachineAttestation: its certificates, and the keys that it remembers."""
+    read = parse_attestation(obj)
+    found = [signed_certificate(read.name, entry.certificate.encode()) for entry in read.issued]
+    for entry, one in zip(read.issued, found, strict=True):
+        assert (entry.spki, int(entry.serial, 16)) == (one.spki, int(one.serial, 16)), "the ledger's own words differ"
+    retired = (Signed(read.name, "", key.spki, key.serial) for key in read.retired)
+    return LedgerSeen(read.name, text(obj, "spec", "providerID"), text(obj, "spec", "nodeName"), (*found, *retired))
 
 
 @dataclass(frozen=True)
@@ -40,8 +186,8 @@ def _attested(history: History) -> _Findings:
     for uid, found in history.certificates.items():
         request = history.requests[uid]
         for one in found.values():
-            where = f"{one.where}: certificate {one.serial} of {node_of(one)}"
-            truth = history.machines.get(node_of(one))
+            where = f"{one.where}: certificate {one.serial} of {one.node}"
+            truth = history.machines.get(one.node)
             if truth is None or not truth.joins:  # 1
                 yield f"{where}: no honest machine has this name"
                 continue
@@ -107,7 +253,7 @@ def _ledger_holds_what_was_issued(history: History) -> _Findings:
     for found in history.certificates.values():
         for one in found.values():
             if (one.spki, one.serial) not in kept:
-                yield f"{one.where}: certificate {one.serial} of {node_of(one)} is not in the ledger"
+                yield f"{one.where}: certificate {one.serial} of {one.node} is not in the ledger"
 
 
 def _one_replica(history: History) -> _Findings:

@@ -15,8 +15,8 @@ from itertools import count
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bench.burst import provision_in, server_of
-from bench.chaos_history import History, Truth
+from bench.burst import cluster_of, provision_in
+from bench.chaos_laws import History, Truth
 from bench.chaos_servers import UNREACHABLE
 from bench.joiner import Kind, Node, Pending, SoftwareAttestor, attest
 from nodeattest_authenticator.errors import AgentError
@@ -134,4 +134,4 @@ class Crowd:
             return
 
     def _attest(self, node: Node, attestor: SoftwareAttestor, pending: Pending, seconds: float) -> None:
-        attest(server_of(self.world.workload), node, attestor, pending, seconds)
+        attest(cluster_of(self.world.workload), node, attestor, pending, seconds)

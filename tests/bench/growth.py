@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from bench.burst import count_requests, provision_in, resident, run, say, server_of, start_environment
+from bench.burst import cluster_of, count_requests, provision_in, resident, run, say, start_environment
 from bench.joiner import Kind
 from bench.page import new_run
 from bench.report import PAGE, Case, Run, replaced, spread, where, wrapped
@@ -61,10 +61,9 @@ def _grow(tools: Tools, name: str, count: int) -> Case:
             recorded = env.recorder()
             burst = run(
                 Kind.TPM,
-                server_of(env.world.workload),
+                cluster_of(env.world.workload),
                 nodes,
-                controller_pids=[env.controller_pid],
-                server_pids=env.server_pids,
+                pids=env.pids,
                 processes=min(JOINERS, len(nodes)),
                 at_once=AT_ONCE,
                 seconds=LONGEST,
@@ -73,7 +72,7 @@ def _grow(tools: Tools, name: str, count: int) -> Case:
             case.samples = {}
             case.add(
                 joins=burst.joins,
-                **burst.samples(),
+                **burst.samples,
                 **count_requests(recorded(), user=USER, joins=len(numbers)),
                 resident=resident(env.controller_pid),
                 peak=resident(env.controller_pid, "VmHWM"),

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.decrepit.ciphers.modes import CFB
@@ -30,7 +29,6 @@ from nodeattest_authenticator.formats.client_go import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
-from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
@@ -133,12 +131,6 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Server:
-    url: str
-    ca_file: str
-
-
-@dataclass(frozen=True)
 class Node:
     number: int
     """Its software TPM's keys follow from this."""
@@ -150,7 +142,7 @@ class Node:
 @dataclass(frozen=True)
 class Orders:
     kind: Kind
-    server: Server
+    cluster: Cluster
     nodes: list[Node]
     at_once: int = 20
     seconds: float = 120.0
@@ -184,29 +176,27 @@ class Pending(PendingRequestFile):
 
 
 @contextmanager
-def connected(server: Server, token: str, seconds: float) -> Generator[ApiServerClient]:
+def connected(cluster: Cluster, token: str, seconds: float) -> Generator[ApiServerClient]:
     """Make a node's client with a bootstrap token."""
-    ca_pem = Path(server.ca_file).read_bytes()
     login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
     deadline = Deadline.after(Clock(), seconds)
-    client = ApiServerClient(Cluster(endpoint=Endpoint.parse(server.url), ca_pem=ca_pem), login, deadline)
+    client = ApiServerClient(cluster, login, deadline)
     try:
         yield client
     finally:
         client.close()
 
 
-def attest(server: Server, node: Node, attestor: Attestor, store: PendingRequestFile, seconds: float) -> None:
+def attest(cluster: Cluster, node: Node, attestor: Attestor, store: PendingRequestFile, seconds: float) -> None:
     """Get one certificate by an attestor."""
-    ca_pem = Path(server.ca_file).read_bytes()
     spec = CertificateSpec(
         node_name=NodeName(node.name),
         provider_id=ProviderID(node.provider_id),
         signer=signer_for(ProviderName(attestor.provider), Purpose.CLIENT),
-        ca_pem=ca_pem,
-        pin=certificate.select_ca_pin(ca_pem),
+        ca_pem=cluster.ca_pem,
+        pin=certificate.select_ca_pin(cluster.ca_pem),
     )
-    with connected(server, node.token, seconds) as client:
+    with connected(cluster, node.token, seconds) as client:
         deadline = Deadline.after(Clock(), seconds)
         enroll(spec, attestor=attestor, client=client, store=store, deadline=deadline, random=random_unit)
 
@@ -214,14 +204,14 @@ def attest(server: Server, node: Node, attestor: Attestor, store: PendingRequest
 def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
     """Get one certificate, by the in-tree signer if there is no attestor."""
     if attestor is not None:
-        attest(orders.server, node, attestor, Pending(), orders.seconds)
+        attest(orders.cluster, node, attestor, Pending(), orders.seconds)
         return
     subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node.name}")]
     name = x509.Name([x509.NameAttribute(*one) for one in subject])
     builder = x509.CertificateSigningRequestBuilder().subject_name(name)
     request = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.PEM)
     body = manifest(node.name, request, signer_name=IN_TREE_SIGNER, usages=IN_TREE_USAGES, expiration_seconds=None)
-    with connected(orders.server, node.token, orders.seconds) as client:
+    with connected(orders.cluster, node.token, orders.seconds) as client:
         created = client.create(body)
         assert created is not None, "a request of this name is there already"
         assert any(seen is not None and seen.certificate for seen in client.watch(created)), "no certificate came"

@@ -7,9 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from bench.burst import BenchEnvironment, start_environment
@@ -23,34 +20,11 @@ IDLE = (sys.executable, "-I", "-c", "pass")
 """An interpreter that does nothing: what any Python program takes here."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Seconds of one process."""
-
-    wall: float
-    cpu: float
-    """User and system."""
-
-    @property
-    def milliseconds(self) -> dict[str, float]:
-        return {"wall": 1000 * self.wall, "cpu": 1000 * self.cpu}
-
-
-def new_machine(env: BenchEnvironment, number: int) -> DemoMachine:
-    return provision(env.world, number, TpmDemoPlatform(env.directory, env.stack).create_machine(number))
-
-
-def new_machines(env: BenchEnvironment, count: int) -> list[DemoMachine]:
-    """Make several; most of the time goes into the making of their TPMs."""
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(partial(new_machine, env), range(count)))
-
-
 def root_of(env: BenchEnvironment, machine: DemoMachine) -> Path:
     return env.directory / "nodes" / machine.identity.node
 
 
-def cold_join(env: BenchEnvironment, machine: DemoMachine) -> Taken:
+def cold_join(env: BenchEnvironment, machine: DemoMachine) -> dict[str, float]:
     root = root_of(env, machine)
     token = root / "token"
     (root / "var").mkdir(parents=True)
@@ -93,32 +67,31 @@ def warm_call(env: BenchEnvironment, machine: DemoMachine) -> tuple[list[str], d
     return command, {**installed(root.parent), "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
 
-def taken_by(command: Sequence[str], environment: Mapping[str, str]) -> Taken:
-    """Run a program to its end, which must be a good one."""
+def taken_by(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Run a program to its end, which must be a good one; returns the milliseconds."""
     start = time.perf_counter()
-    pid = os.posix_spawn(command[0], list(command), environment, file_actions=[_silence(1)])
+    pid = os.posix_spawn(
+        command[0], list(command), environment, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    )
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter() - start
     assert os.waitstatus_to_exitcode(status) == 0, f"{' '.join(command[:2])} failed"
-    return Taken(wall, usage.ru_utime + usage.ru_stime)
-
-
-def _silence(descriptor: int) -> tuple[int, int, str, int, int]:
-    return (os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0)
+    return {"wall": 1000 * wall, "cpu": 1000 * (usage.ru_utime + usage.ru_stime)}
 
 
 def measure(tools: Tools, count: int, settle: int) -> list[Case]:
     """Let one node after the other join, in turns with the warm credential and an interpreter that does nothing."""
     cold, warm, idle = Case("cold"), Case("warm"), Case("idle")
     with start_environment(tools) as env:
-        first, *machines = new_machines(env, 1 + count)
+        platform = TpmDemoPlatform(env.directory, env.stack)
+        first, *machines = [provision(env.world, each, platform.create_machine(each)) for each in range(1 + count)]
         cold_join(env, first)  # writes byte code; the controller looks up the kinds of the infrastructure
         call, environment = warm_call(env, first)
         taken_by(call, environment)
         time.sleep(settle)
         for machine in machines:
-            cold.add(**cold_join(env, machine).milliseconds)
+            cold.add(**cold_join(env, machine))
             for _ in range(3):
-                warm.add(**taken_by(call, environment).milliseconds)
-                idle.add(**taken_by(IDLE, environment).milliseconds)
+                warm.add(**taken_by(call, environment))
+                idle.add(**taken_by(IDLE, environment))
     return [cold, warm, idle]

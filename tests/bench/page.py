@@ -24,13 +24,13 @@ from bench import one_node
 from bench.burst import (
     BenchEnvironment,
     Burst,
+    cluster_of,
     count_requests,
     provision_in,
     rate_of_last,
     resident,
     run,
     say,
-    server_of,
     start_environment,
 )
 from bench.joiner import Kind, Node
@@ -117,9 +117,7 @@ def _case_of(name: str, rounds: Sequence[Round]) -> Case:
     case = Case(name)
     for one in rounds:
         assert one.burst.joins, f"{name}: nobody joined: {one.burst.failures}"
-        case.add(**one.burst.samples(), resident=one.resident)
-        if one.burst.management_cpu:  # the in-tree signer has no management cluster
-            case.add(management_cpu=one.burst.management_cpu)
+        case.add(**one.burst.samples, resident=one.resident)
     entries = [entry for one in rounds for entry in one.requests]
     if entries:
         case.add(**count_requests(entries, user=USER, joins=sum(one.burst.joins for one in rounds)))
@@ -135,10 +133,9 @@ class InTreeSigner:
     def join(self, numbers: range, sizes: Sizes) -> Burst:
         return run(
             Kind.IN_TREE,
-            server_of(self.plane),
+            cluster_of(self.plane),
             [Node(number, f"worker-{number}", "", self.token) for number in numbers],
-            controller_pids=[self.pid],
-            server_pids=list(self.plane.pids.values()),
+            pids={"controller_cpu": [self.pid], "server_cpu": list(self.plane.pids.values())},
             processes=PROCESSES,
             at_once=sizes.at_once,
         )
@@ -228,11 +225,9 @@ def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Generator[NextBurst]:
 def _join(env: BenchEnvironment, kind: Kind, nodes: Sequence[Node], sizes: Sizes) -> Burst:
     return run(
         kind,
-        server_of(env.world.workload),
+        cluster_of(env.world.workload),
         nodes,
-        controller_pids=[env.controller_pid],
-        server_pids=env.server_pids,
-        management_pids=env.management_pids,
+        pids=env.pids,
         processes=min(PROCESSES, len(nodes)),
         at_once=sizes.at_once,
     )

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.chaos_history import History, LedgerSeen, Request, Signed, Truth, Write
-from bench.chaos_laws import LAWS, check
+from bench.chaos_laws import LAWS, History, LedgerSeen, Request, Signed, Truth, Write, check
 
 
 def sound() -> History:
@@ -21,7 +20,7 @@ def sound() -> History:
         first = Request(f"first-{node}", f"f-{node}", "u", node, spki, f"ek-{node}")
         second = Request(f"second-{node}", f"s-{node}", "u", node, spki, first_uid=first.uid)
         history.requests |= {first.uid: first, second.uid: second}
-        issued = Signed(second.name, f"system:node:{node}", spki, serial)
+        issued = Signed(second.name, node, spki, serial)
         history.certificates[second.uid] = {"digest": issued}
         history.seen_at[serial] = 100.0 + number
         history.ends[node] = ""
@@ -59,7 +58,7 @@ def request(name: str, **changes: Any) -> Spoil:
 
 def ledger(name: str, spki: str, serial: str) -> Spoil:
     """Let a ledger that was seen have a certificate of node a."""
-    entry = Signed(name, "system:node:a", spki, serial)
+    entry = Signed(name, "a", spki, serial)
     seen = LedgerSeen(name, f"demo://{name.removeprefix('ledger-')}", "a", (entry,))
     return lambda history: history.ledgers.add(seen)
 
@@ -70,7 +69,7 @@ def signed_twice(history: History) -> None:
 
 
 BROKEN: dict[str, tuple[Spoil, int]] = {
-    "the victim's name": (certificate("a", node="system:node:victim"), 0),
+    "the victim's name": (certificate("a", node="victim"), 0),
     "another key than asked": (certificate("a", spki="key-other"), 0),
     "no proof": (request("second-a", first_uid=""), 0),
     "a first request that nobody saw": (lambda history: history.requests.pop("first-a"), 0),
