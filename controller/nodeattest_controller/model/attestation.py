@@ -116,10 +116,7 @@ class Attestation:
 
     @property
     def has_joined(self) -> bool:
-        """Whether the machine got a client certificate, and no operator has reset it since.
-
-        A Machine's ``nodeRef`` says the same later, and not at all for a while after ``clusterctl move``.
-        """
+        """Whether the machine got a client certificate, and no operator has reset it since."""
         return self.newest_client is not None
 
     @property
@@ -138,10 +135,10 @@ class Attestation:
         return any(key.spki == spki for key in self.retired)
 
     def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
-        """Return whether this request was written down already: a retry, or a copy of it that was handled first.
+        """Return whether this request was recorded already: a retry, or a copy that was handled first.
 
-        A copy answers the same first request with the same key. Its sender has no private key, so it gains nothing,
-        and the honest request must not be refused for the clock that its own quote left in the ledger.
+        A copy answers the same first request with the same key. Its sender gains nothing, and the honest request must
+        not be refused for the clock that its own quote left in the ledger.
         """
         spki = request.csr.spki_sha256
         return any(
@@ -205,10 +202,7 @@ def record_certificate(
     *,
     policy: str = "",
 ) -> Attestation:
-    """Record a fresh certificate; the checks of issuing say whether it may be issued.
-
-    ``policy``: the name of the one that admitted it.
-    """
+    """Record a fresh certificate, which the checks of issuing admitted; ``policy``: the name of the one in force."""
     entry = IssuedCertificate(
         request_name=request.name,
         request_uid=request.uid,

@@ -12,15 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from nodeattest_controller.model import attestation_status as status
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, RetiredKey, new_attestation, retire
-from nodeattest_controller.model.attestation_status import (
-    APPROVED,
-    RESET,
-    LastDecision,
-    parse_last_decision,
-    parse_refusals,
-    parse_remediation,
-)
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_parsing.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -77,9 +70,9 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         retired=tuple(key for item in items(spec, "retiredKeys") if (key := _retired(item)) is not None),
         # A reset forgets all certificates, and nothing else removes the last one.
         was_reset=bool(items(spec, "resets")) and not any(entry.purpose is Purpose.CLIENT for entry in issued),
-        verdict=parse_last_decision(spec),
-        treatment=parse_remediation(spec),
-        refusals=parse_refusals(obj),
+        verdict=status.parse_last_decision(spec),
+        treatment=status.parse_remediation(spec),
+        refusals=status.parse_refusals(obj),
     )
 
 
@@ -127,9 +120,9 @@ def _entry(item: JsonObject) -> IssuedCertificate | None:
 
 
 def render_attestation(attestation: Attestation, member: MachineView, signer_name: str) -> JsonObject:
-    """Write an attestation record as an object, owned by its Machine so that it is moved and collected with it.
+    """Write a record as an object, owned by its Machine, so that it is moved and collected with it.
 
-    For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
+    For a record that exists this is a merge patch: what others wrote (labels, owners, resets) stays.
     """
     meta: JsonObject = {
         "name": attestation.name,
@@ -157,7 +150,8 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
     if attestation.newest_client is not None:
         spec["expires"] = rfc3339(attestation.newest_client.not_after)
     if attestation.issued:
-        spec["lastVerdict"] = LastDecision(APPROVED, "Attested", attestation.issued[-1].issued_at).render()
+        approved_at = attestation.issued[-1].issued_at
+        spec["lastVerdict"] = status.LastDecision(status.APPROVED, "Attested", approved_at).render()
     if attestation.boot is not None:
         spec["boot"] = _render_boot(attestation.boot, is_patch=bool(attestation.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
@@ -190,9 +184,9 @@ def _render(key: RetiredKey, names: Mapping[str, str]) -> JsonObject:
 
 
 def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
-    """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``.
+    """Return the record without pins, boot state and certificates; its keys go to ``retiredKeys``.
 
-    ``by`` is the operator's user name. Fields that are not named here are kept as they are.
+    ``by`` is the operator's user name.
     """
     known, spec = parse_attestation(attestation), mapping(attestation, "spec")
     kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
@@ -202,7 +196,7 @@ def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> Js
         "reason": reason[:MAX_REASON],
         "fingerprints": dict[str, JsonValue](text_map(spec, "fingerprints")),
     }
-    verdict: JsonObject = LastDecision(RESET, "AttestationReset", now).render()
+    verdict: JsonObject = status.LastDecision(status.RESET, "AttestationReset", now).render()
     resets: list[JsonValue] = [*items(spec, "resets"), entry]
     added: JsonObject = {"resets": resets[-KEEP_RESETS:], "lastVerdict": verdict}
     retired = retire(known.retired, (entry.key for entry in known.issued), now)
@@ -212,10 +206,7 @@ def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> Js
 
 
 def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reason: str, now: datetime) -> JsonObject:
-    """Make the attestation record of a machine whose node joined without attestation: as one that was reset.
-
-    It binds the node's name to the machine, so that nobody else takes it meanwhile.
-    """
+    """Make the record of a machine whose node joined without attestation: as one that was reset, with its name."""
     fresh = render_attestation(replace(new_attestation(member), node_name=node_name), member, "")
     fresh["spec"] = {name: value for name, value in mapping(fresh, "spec").items() if value}
     return reset(fresh, by=by, reason=reason, now=now)

@@ -6,7 +6,6 @@ names that were reviewed. Sources: RFC 5280 section 4.2, kubernetes pkg/controll
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -30,6 +29,12 @@ from nodeattest_providers.pkcs10 import kubelet_subject
 BACKDATE: Final = timedelta(minutes=5)
 """kubernetes pkg/controller/certificates/signer: tolerate clocks that are a little behind."""
 _PRIVATE = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
+_UNUSED: Final = (
+    *("content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"),
+    *("encipher_only", "decipher_only"),
+)
+_USAGES: Final = {"digital_signature": True, **dict.fromkeys(_UNUSED, False)}
+"""A kubelet's key usages; one with an RSA key has key encipherment, too."""
 MAX_PEM: Final = 128 << 10
 """Characters of base64, of the bundle and of the key each; a certificate has some 1,500."""
 MAX_RSA_BITS: Final = 4096
@@ -72,7 +77,7 @@ class SignedCertificate:
 
 
 def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthority:
-    """Read the ``<cluster>-ca`` Secret; raises Unavailable(AuthorityUnavailable) that says what is missing."""
+    """Read the ``<cluster>-ca`` Secret; raises Unavailable that names what is missing."""
     if secret is None:
         raise _unavailable(f"Secret {cluster}-ca is absent", f"create Secret {cluster}-ca with tls.crt and tls.key")
     try:
@@ -140,15 +145,12 @@ def sign_certificate(
     server_time: datetime | None = None,
     purpose: Purpose = Purpose.CLIENT,
     names: SubjectAltNames = SubjectAltNames(),
-    serial: Callable[[], int] = x509.random_serial_number,
 ) -> SignedCertificate:
-    """Make a kubelet's certificate; ``lifetime`` in seconds, clamped to the CA's own end.
+    """Make a kubelet's certificate; raises Unavailable outside the CA's validity.
 
-    It counts from the earlier of ``now`` and ``server_time``, the API server's clock: a server can only shorten it.
-
-    ``names`` are those of a serving certificate, which needs at least one, and of no other.
-    ``created`` is the request's time by the API server's clock: valid from then on also where our clock is ahead.
-    Raises Unavailable (AuthorityUnavailable) outside the CA's validity.
+    ``lifetime``: seconds from the earlier of ``now`` and ``server_time``, the API server's clock, which so can only
+    shorten it; clamped to the CA's end. ``created``: the request's time by that clock; valid from then on.
+    ``names``: of a serving certificate, which needs at least one; a client certificate has none.
     """
     if bool(names) is not (purpose is Purpose.SERVING):
         raise ValueError("a serving certificate has names, a client certificate has none")
@@ -166,8 +168,9 @@ def sign_certificate(
             f"expected a lifetime that ends after {rfc3339(earliest)}, got one that ends {rfc3339(not_after)}",
             "set the clock of the controller's machine, and of the workload cluster's API server",
         )
-    number = serial()
+    number = x509.random_serial_number()
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if purpose is Purpose.CLIENT else ExtendedKeyUsageOID.SERVER_AUTH
+    is_rsa = isinstance(public_key, rsa.RSAPublicKey)
     builder = (
         x509.CertificateBuilder()
         .issuer_name(ca.subject)
@@ -177,22 +180,19 @@ def sign_certificate(
         .not_valid_before(not_before)
         .not_valid_after(not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(isinstance(public_key, rsa.RSAPublicKey)), critical=True)
+        .add_extension(x509.KeyUsage(key_encipherment=is_rsa, **_USAGES), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(_authority_key_identifier(authority), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
     if names:
-        builder = builder.add_extension(_alternative_names(names), critical=False)
+        addresses = [x509.IPAddress(ip_address(each)) for each in names.ip_addresses]
+        own = x509.SubjectAlternativeName([*map(x509.DNSName, names.dns_names), *addresses])
+        builder = builder.add_extension(own, critical=False)
     wide = isinstance(authority.key, ec.EllipticCurvePrivateKey) and authority.key.key_size > 256  # noqa: PLR2004 - bits
     certificate = builder.sign(authority.key, hashes.SHA384() if wide else hashes.SHA256())
     pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
     return SignedCertificate(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
-
-
-def _alternative_names(names: SubjectAltNames) -> x509.SubjectAlternativeName:
-    dns = [x509.DNSName(name) for name in names.dns_names]
-    return x509.SubjectAlternativeName([*dns, *(x509.IPAddress(ip_address(each)) for each in names.ip_addresses)])
 
 
 def names_in(pem: str) -> SubjectAltNames:
@@ -204,20 +204,6 @@ def names_in(pem: str) -> SubjectAltNames:
         return SubjectAltNames()
     addresses = found.get_values_for_type(x509.IPAddress)
     return SubjectAltNames(tuple(found.get_values_for_type(x509.DNSName)), tuple(map(str, addresses)))
-
-
-def _key_usage(is_rsa: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_encipherment=is_rsa,
-        content_commitment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=False,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _check_validity(ca: x509.Certificate, now: datetime) -> None:

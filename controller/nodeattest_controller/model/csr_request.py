@@ -1,8 +1,7 @@
 """From a CertificateSigningRequest object to a ``NodeRequest``, or kubelet's own: the cheap checks, without any I/O.
 
-Annotations are never read here: their creator wrote them. Kubelet's own is read more strictly than by the signer that
-signs it: one PEM block in its one spelling, and a node asks for itself only, which NodeRestriction does not check
-everywhere.
+Annotations are never read here: their creator wrote them. Kubelet's own is read more strictly than by its signer: one
+PEM block in its one spelling, and a node asks for itself only, which NodeRestriction does not check everywhere.
 Sources: kubernetes pkg/apis/certificates/helpers.go (ValidateKubeletClientCSR, ValidateKubeletServingCSR),
 pkg/registry/certificates (what the API server guarantees about ``username`` and ``groups``).
 """
@@ -19,21 +18,10 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_parsing.objects import items, moment, number, strings, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers import envelope, pem, pkcs10
+from nodeattest_providers import envelope, identifiers, pem, pkcs10
 from nodeattest_providers.envelope import LABEL_CSR
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import (
-    KUBELET_SERVING_SIGNER,
-    NODE_USER_PREFIX,
-    NODES_GROUP,
-    PROVIDER_ID_OID,
-    NodeName,
-    ProviderName,
-    Purpose,
-    SignerName,
-    printable,
-    split_signer,
-)
+from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import NodeCsr
 from nodeattest_providers.verifier_interface import NodeRequest
 
@@ -65,7 +53,7 @@ class Round(StrEnum):
 
 
 class RequestState(StrEnum):
-    """Where a request stands, told by its conditions."""
+    """Where a request stands by its conditions."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -100,8 +88,8 @@ class CSRSummary:
 def summarize(csr: JsonObject) -> CSRSummary | None:
     """Return whose a CSR object is and where it stands; None for a signer that is not served here."""
     signer_name = text(csr, "spec", "signerName")
-    is_kubelets = signer_name == KUBELET_SERVING_SIGNER
-    named = (KUBELET, Purpose.SERVING) if is_kubelets else split_signer(signer_name)
+    is_kubelets = signer_name == identifiers.KUBELET_SERVING_SIGNER
+    named = (KUBELET, Purpose.SERVING) if is_kubelets else identifiers.split_signer(signer_name)
     if named is None:
         return None
     found = {text(each, "type"): each for each in reversed(items(csr, "status", "conditions"))}
@@ -125,7 +113,7 @@ def summarize(csr: JsonObject) -> CSRSummary | None:
     )
 
 
-def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) -> NodeRequest:
+def parse_request(csr: JsonObject, *, provider_id_oid: str = identifiers.PROVIDER_ID_OID) -> NodeRequest:
     """Read a CSR object; raises Denied.
 
     1. the signer is ours; 2. who asks may ask at all; 3. the usages are a kubelet's; 4. the envelope and its PKCS#10
@@ -133,14 +121,13 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
     token may ask without a provider ID.
     """
     signer_name = text(csr, "spec", "signerName")
-    named = split_signer(signer_name)  # 1
+    named = identifiers.split_signer(signer_name)  # 1
     if named is None:
-        raise Denied(
-            Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy="check spec.signerName"
-        )
+        remedy = "check spec.signerName"
+        raise Denied(Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy=remedy)
     provider, purpose = named
     username, groups = text(csr, "spec", "username"), frozenset(strings(csr, "spec", "groups"))
-    is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
+    is_node = username.startswith(NODE_USER_PREFIX) and identifiers.NODES_GROUP in groups
     if not (is_node or _is_bootstrap_token(username, groups)):  # 2
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
@@ -165,7 +152,7 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
         name=name,
         uid=uid,
         created=_created(csr),
-        signer_name=SignerName(signer_name),
+        signer_name=identifiers.SignerName(signer_name),
         purpose=purpose,
         username=username,
         groups=groups,
@@ -238,9 +225,8 @@ def _request_bytes(encoded: str) -> bytes:
     try:
         return decode_base64(encoded)
     except ValueError as error:
-        raise Denied(
-            Reason.ENVELOPE_MALFORMED, expected="base64", got="something else", remedy="file the request anew"
-        ) from error
+        remedy = "file the request anew"
+        raise Denied(Reason.ENVELOPE_MALFORMED, expected="base64", got="something else", remedy=remedy) from error
 
 
 MAX_KUBELET_CSR_BASE64: Final = 2 * pkcs10.MAX_SIZE
@@ -270,11 +256,11 @@ def parse_kubelet_request(csr: JsonObject) -> KubeletServingRequest:
     5. the node asks for itself.
     """
     asks = requesting_node(csr)
-    if not asks or NODES_GROUP not in strings(csr, "spec", "groups"):  # 1
+    if not asks or identifiers.NODES_GROUP not in strings(csr, "spec", "groups"):  # 1
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
             expected="a node in system:nodes",
-            got=printable(text(csr, "spec", "username")),
+            got=identifiers.printable(text(csr, "spec", "username")),
             remedy="let kubelet file the request with its node's client certificate",
         )
     _check_usages(csr, Purpose.SERVING)  # 2
@@ -282,7 +268,7 @@ def parse_kubelet_request(csr: JsonObject) -> KubeletServingRequest:
     if found.node_name != asks:  # 5
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
-            expected=f"a request of {printable(asks)} for itself",
+            expected=f"a request of {identifiers.printable(asks)} for itself",
             got=f"a request for {found.node_name}",
             remedy="a node may only ask for its own name",
         )

@@ -79,19 +79,13 @@ class Expression:
         return "".join(values) if all(values) else ""
 
     def identifier(self, objects: Objects) -> str:
-        """Return the same, where each operand is a DNS name or a number in lower case; else empty.
-
-        No operand can contain the separators of the literal text, so two lists of operands never give one text.
-        """
+        """Return the same if each operand is a DNS name or a number, so that no two lists of them give one text."""
         operands = [part.value(objects) for part in self.parts if isinstance(part, _Operand)]
         return self.value(objects) if operands and all(map(is_dns_name, operands)) else ""
 
 
 def parse_expression(source: str, *, is_provider_id: bool = False) -> Expression | None:
-    """Read an expression; None where it is invalid.
-
-    One of a provider ID begins with a scheme, has a separator between two operands, and may end in ``*``.
-    """
+    """Read an expression; None where it is invalid. One of a provider ID is unambiguous, and may end in ``*``."""
     has_free_suffix = is_provider_id and source.endswith("*")
     rest = source.removesuffix("*") if has_free_suffix else source
     parts: list[str | _Operand] = []
@@ -110,7 +104,7 @@ def parse_expression(source: str, *, is_provider_id: bool = False) -> Expression
 
 
 def _is_unambiguous(literals: list[str], *, has_free_suffix: bool) -> bool:
-    """Return whether no two lists of operands give one text, as a DNS name has neither ``/`` nor ``:``."""
+    """Return whether it has a scheme, and ``/`` or ``:`` between two operands, which no DNS name has."""
     between = literals[1:] if has_free_suffix else literals[1:-1]
     return _SCHEME.match(literals[0]) is not None and all(_SEPARATOR.search(literal) for literal in between)
 
@@ -148,11 +142,6 @@ class HostReference:
     node_names: tuple[Expression, ...]
     """Names that the host gives its node."""
 
-    @property
-    def names_by_cluster(self) -> bool:
-        """Whether a name that the host gives its node depends on the cluster's name."""
-        return any(name.paths("machine") for name in self.node_names)
-
     def key(self, objects: Objects, namespace: str) -> ObjectKey | None:
         """Return which host object an infrastructure machine names; ``namespace`` is the Machine's. None: none."""
         first, slash, second = self.name.value(objects).partition("/") if self.name is not None else ("", "", "")
@@ -165,16 +154,18 @@ class HostReference:
 
     def names(self, objects: Objects) -> str:
         """Return what a host object says about which infrastructure machine is its own; empty where it says nothing."""
-        values = [path.value(objects) for path, _expected in self.back_reference]
-        return "\n".join(values) if all(values) else ""
+        return _joined([path.value(objects) for path, _expected in self.back_reference])
 
     def expects(self, objects: Objects) -> str:
         """Return what ``names`` gives for the host of this infrastructure machine."""
-        values = [expected.value(objects) for _path, expected in self.back_reference]
-        return "\n".join(values) if all(values) else ""
+        return _joined([expected.value(objects) for _path, expected in self.back_reference])
 
     def is_mutual(self, objects: Objects) -> bool:
         return self.names(objects) == self.expects(objects) != ""
+
+
+def _joined(values: list[str]) -> str:
+    return "\n".join(values) if all(values) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +270,6 @@ KINDS: Final[Mapping[GroupKind, InfrastructureKind]] = MappingProxyType(
 
 
 def known_kind(reference: ContractReference | None) -> InfrastructureKind:
-    """Return what is known of the kind of an infrastructure machine; of most kinds, and of None, it is nothing."""
     return KINDS.get((reference.group, reference.kind), _UNKNOWN) if reference is not None else _UNKNOWN
 
 

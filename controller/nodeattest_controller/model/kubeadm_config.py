@@ -183,9 +183,8 @@ def has_own_config(machine: MachineView) -> bool:
 
 
 def no_own_config(machine: MachineView) -> Denied:
-    """Say that no secret is created for this machine."""
     return Denied(
-        reason=Reason.SECRET_MISSING,
+        Reason.SECRET_MISSING,
         expected="a worker Machine with a KubeadmConfig of its own, for which the controller creates the secret",
         got=f"{'control-plane ' if machine.is_control_plane else ''}{machine.kind} {machine.name}",
         remedy="let control planes, MachinePools and recorded machines attest by another provider, or take "
@@ -212,7 +211,7 @@ def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str)
     if not machine_uid or config.machine_uid != machine_uid:  # 1
         return _untrusted(f"KubeadmConfig {config.name} that belongs to this Machine alone", "another owner")
     if secret is None:  # 2
-        return Denied(reason=Reason.SECRET_MISSING, expected=f"Secret {name}", got="none", remedy=_NEW_MACHINE)
+        return Denied(Reason.SECRET_MISSING, expected=f"Secret {name}", got="none", remedy=_NEW_MACHINE)
     if text(secret, "type") != SECRET_TYPE:  # 3
         return _untrusted(f"Secret {name} of type {SECRET_TYPE}", text(secret, "type") or "no type")
     if not flag(secret, "immutable"):  # 4
@@ -223,9 +222,5 @@ def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str)
 
 
 def _untrusted(expected: str, got: str) -> Denied:
-    return Denied(
-        reason=Reason.SECRET_UNTRUSTED,
-        expected=expected,
-        got=got,
-        remedy=f"find out who made it, delete it, and {_NEW_MACHINE}",
-    )
+    remedy = f"find out who made it, delete it, and {_NEW_MACHINE}"
+    return Denied(Reason.SECRET_UNTRUSTED, expected=expected, got=got, remedy=remedy)

@@ -45,7 +45,7 @@ RESOURCES: Final[Mapping[str, MachineResource]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ContractReference:
-    """Where the infrastructure object of a Machine, or its bootstrap configuration, stands: in its namespace."""
+    """The infrastructure object or bootstrap configuration of a Machine, in its namespace."""
 
     group: str
     kind: str
@@ -86,16 +86,16 @@ class MachineView:
     pool_infra: ContractReference | None = None
     """The infrastructure object of a MachinePool, which says whether its instances have Machines."""
     of_pool: bool = False
-    """Whether a MachinePool made this Machine for one of its instances: the pool has its bootstrap configuration."""
+    """Whether a MachinePool, which has its bootstrap configuration, made this Machine for one of its instances."""
     created: datetime | None = None
     is_control_plane: bool = False
-    """As the Machine's label has it, which is written in the management cluster only."""
+    """By the Machine's label."""
     given_name: NodeName | None = None
     """The node name that an operator gave to a recorded machine; it decides."""
     endorsement_keys: dict[str, str] = field(default_factory=dict[str, str])
     """Fingerprints that a record names itself, by their source."""
     bootstrap_token_id: str = ""
-    """The bootstrap token that a record names as this machine's own; of a Machine, its bootstrap config says."""
+    """The bootstrap token that a record names as this machine's own; that of a Machine is in its KubeadmConfig."""
     flaw: str = ""
     """Why nobody may join as this member until it is corrected; empty where nothing is wrong."""
 
@@ -109,19 +109,11 @@ class MachineView:
 
     def with_provider_id(self, provider_id: str, source: str, *, prefix: str = "") -> MachineView:
         """Return a Machine without a provider ID as one that has it by another source than Cluster API."""
-        return replace(
-            self,
-            provider_id=ProviderID(provider_id),
-            provider_id_source=source,
-            is_confirmed=False,
-            provider_id_prefix=prefix,
-        )
+        own = ProviderID(provider_id)
+        return replace(self, provider_id=own, provider_id_source=source, is_confirmed=False, provider_id_prefix=prefix)
 
     def facts(
-        self,
-        *,
-        endorsement_keys: Mapping[str, str] = MappingProxyType({}),
-        secret: SecretBytes | Denied | None = None,
+        self, *, endorsement_keys: Mapping[str, str] = MappingProxyType({}), secret: SecretBytes | Denied | None = None
     ) -> MachineFacts:
         """Make the value that providers see; ``endorsement_keys`` are fingerprints by their source."""
         return MachineFacts(
@@ -137,15 +129,12 @@ class MachineView:
 
 
 def cluster_of(machine: JsonObject) -> str:
-    """Name the cluster of a Machine or MachinePool; the spec decides, the label is a copy."""
+    """Name the cluster of a Machine or MachinePool; the label is a copy."""
     return text(machine, "spec", "clusterName")
 
 
 def instances_have_machines(infra: JsonObject) -> bool:
-    """Tell whether Cluster API makes a Machine for each instance of a pool, by the pool's infrastructure object.
-
-    Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``).
-    """
+    """Return whether Cluster API makes a Machine for each instance of a pool (contract for InfraMachinePools)."""
     return bool(text(infra, "status", "infrastructureMachineKind"))
 
 
@@ -223,21 +212,16 @@ def views_of_pool(pool: JsonObject) -> list[MachineView]:
 
 
 def bootstrap_config_ref(owner: JsonObject) -> ContractReference | None:
-    """Read where the bootstrap configuration of a Machine stands, or of a MachinePool, which has it in its template."""
+    """Read the reference of a Machine to its bootstrap configuration, or of a MachinePool, in its template."""
     template = mapping(owner, "spec", "template")
     return contract_reference(mapping(template or owner, "spec", "bootstrap", "configRef"))
 
 
 def _is_of_pool(machine: JsonObject) -> bool:
-    """Cluster API gives these the pool as owner and no configRef.
-
-    Source: cluster-api machinepool_controller_phases.go (computeDesiredMachine).
-    """
+    """Cluster API gives these the pool as owner (machinepool_controller_phases.go, computeDesiredMachine)."""
     owners = items(machine, "metadata", "ownerReferences")
-    return any(
-        owner.get("kind") == "MachinePool" and text(owner, "apiVersion").partition("/")[0] == "cluster.x-k8s.io"
-        for owner in owners
-    )
+    kinds = {(text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) for owner in owners}
+    return ("cluster.x-k8s.io", "MachinePool") in kinds
 
 
 def _bootstrap_ready(machine: JsonObject) -> bool:
@@ -369,19 +353,13 @@ CLUSTER_KINDS: Final = frozenset({"Cluster", CLUSTER_RECORD})
 
 
 def machine_views(obj: JsonObject, kind: str = "") -> list[MachineView]:
-    """Read the members of an object of one of ``MACHINE_KINDS``; any other has none.
-
-    ``kind`` says what it is where the object itself may not.
-    """
+    """Read the members of an object of one of ``MACHINE_KINDS``; ``kind``: the object's, if it may not have one."""
     read = _READERS.get(kind or text(obj, "kind"))
     return read(obj) if read is not None else []
 
 
 def machine_view(obj: JsonObject, kind: str, provider_id: str) -> MachineView | None:
-    """Read one member of an object of these kinds; None where the object has none of this provider ID.
-
-    A Machine to which Cluster API has given no provider ID yet is the member of any.
-    """
+    """Read the member of an object with a provider ID; a Machine that has none yet is the member of any."""
     if kind == "MachinePool":
         pool = pool_view(obj)
         return pool.member(provider_id) if pool.lists(provider_id) else None

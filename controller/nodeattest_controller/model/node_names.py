@@ -87,10 +87,7 @@ class NameContext:
 
 
 def node_names(machine: MachineView, sources: NameSources = _NO_OTHER) -> tuple[NameClaim, ...]:
-    """Return what a machine may be called, strongest first; nothing where nothing gives it a name.
-
-    A MachineRecord names its node itself.
-    """
+    """Return what a machine may be called, strongest first; a MachineRecord names its node itself."""
     if machine.given_name is not None:
         return tuple(_claims([machine.given_name], NameStrength.REGISTERED, "MachineRecord spec.nodeName"))
     decisive = (
@@ -145,15 +142,11 @@ def check_node_name(name: NodeName, machine: MachineView, around: NameContext, s
             "the policy gives this node name to another machine",
             "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)",
         )
-    others = [
-        other.name
-        for other in around.claimants
-        if other.uid != machine.uid
-        and not other.deleting
-        and (claim := claim_to(node_names(other), name, short_names=around.short_names)) is not None
-        and claim.strength >= own.strength
-    ]
-    others += around.hosts if own.strength is not NameStrength.REGISTERED else ()
+    others = list(around.hosts) if own.strength is not NameStrength.REGISTERED else []
+    for other in around.claimants:
+        if other.uid != machine.uid and not other.deleting:
+            claim = claim_to(node_names(other), name, short_names=around.short_names)
+            others += [other.name] if claim is not None and claim.strength >= own.strength else []
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,

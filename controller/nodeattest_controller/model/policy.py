@@ -116,10 +116,10 @@ def policy_for(
     *,
     recorded: Callable[[str], int] | None = None,
 ) -> Policy:
-    """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none.
+    """Find the one policy of a cluster; raises Denied or Unavailable.
 
     ``read`` replaces ``parse_attestation_policy`` where parsed policies are kept. ``recorded`` counts the cluster's
-    machines with a valid certificate by the policy that admitted it: of several policies ``ruling_policy`` goes on.
+    machines with a valid certificate by the policy that admitted it, for ``ruling_policy``.
     """
     chosen = selecting(cluster, policies)
     if len(chosen) > 1 and recorded is not None:
@@ -133,11 +133,9 @@ def policy_for(
             retry_after=30.0,
         )
     if len(chosen) > 1:
-        raise _invalid(
-            "one NodeAttestationPolicy for a cluster",
-            ", ".join(sorted(text(policy, "metadata", "name") for policy in chosen)),
-            "narrow their clusterSelectors so that one remains",
-        )
+        names = ", ".join(sorted(text(policy, "metadata", "name") for policy in chosen))
+        remedy = "narrow their clusterSelectors so that one remains"
+        raise _invalid("one NodeAttestationPolicy for a cluster", names, remedy)
     policy = (read or parse_attestation_policy)(chosen[0])
     security = mapping(cluster, "spec", "security")
     if "authorizedAttestors" not in security:
@@ -147,10 +145,10 @@ def policy_for(
 
 
 def ruling_policy(policies: Iterable[JsonObject], recorded: Callable[[str], int]) -> str:
-    """Name the policy that goes on ruling a cluster that several select: most of its machines joined under it.
+    """Name the policy of several that goes on ruling a cluster: the one under which most of its machines joined.
 
-    Empty where no machine did, or as many under two, or where it is an Audit and another is not: a conflict lowers no
-    enforcement. Creation times would not do: ``clusterctl move`` creates every object again.
+    Empty if no machine did, or as many under two, or if it audits and another enforces: a conflict lowers no
+    enforcement.
     """
     audits = {text(policy, "metadata", "name"): text(policy, "spec", "enforcement") == "Audit" for policy in policies}
     first, second, *_ = [*sorted(((recorded(name), name) for name in audits), reverse=True), (0, ""), (0, "")]
@@ -223,7 +221,7 @@ def _choice(section: JsonObject, name: str, choices: Sequence[str]) -> str:
 
 
 def _check_selector(selector: JsonObject) -> None:
-    """Refuse a selector that does not say what it seems to (apimachinery meta/v1/validation ValidateLabelSelector)."""
+    """Refuse an invalid selector (apimachinery meta/v1/validation ValidateLabelSelector)."""
     _check_fields(selector, ("matchLabels", "matchExpressions"), "spec.clusterSelector")
     for term in items(selector, "matchExpressions"):
         _check_fields(term, ("key", "operator", "values"), "spec.clusterSelector.matchExpressions")
@@ -238,8 +236,8 @@ def _infrastructure(section: JsonObject) -> InfrastructurePolicy:
     hosts, short = strings(section, "hostObjects"), section.get("shortNodeNames", False)
     unknown = [kind for kind in hosts if kind not in HOST_KINDS]
     if unknown:
-        expected = f"spec.infrastructure.hostObjects of {', '.join(sorted(HOST_KINDS))}"
-        raise _invalid(expected, printable(unknown[0]))
+        known = ", ".join(sorted(HOST_KINDS))
+        raise _invalid(f"spec.infrastructure.hostObjects of {known}", printable(unknown[0]))
     if not isinstance(short, bool):
         raise _invalid("spec.infrastructure.shortNodeNames true or false", printable(str(short)))
     return InfrastructurePolicy(
@@ -265,10 +263,7 @@ def _provider_id_expression(entry: JsonObject) -> tuple[GroupKind, Expression]:
 
 
 def _check_values(spec: JsonObject) -> None:
-    """Refuse a policy of more values than an event loop should read, or with a fraction, which no setting has.
-
-    A registered machine takes three. A level at a time: no value costs a call.
-    """
+    """Refuse a policy of too many values, or with a fraction, which no setting has; a level at a time."""
     level: list[JsonValue] = [spec]
     count = 0
     while level:

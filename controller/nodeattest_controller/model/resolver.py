@@ -77,14 +77,11 @@ def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> Mac
             "let the Machine's KubeadmConfig name its token",
         )
     if not candidates:
-        raise Unavailable(
-            Reason.MACHINE_NOT_FOUND,
-            f"no Machine of this cluster has provider ID {request.csr.provider_id!r}",
-            remedy="check the provider ID that the node was given against Machine.spec.providerID",
-        )
-    return one_ready_machine(
-        candidates, expected="one Machine with this provider ID", remedy="give each Machine its own provider ID"
-    )
+        detail = f"no Machine of this cluster has provider ID {request.csr.provider_id!r}"
+        remedy = "check the provider ID that the node was given against Machine.spec.providerID"
+        raise Unavailable(Reason.MACHINE_NOT_FOUND, detail, remedy=remedy)
+    expected = "one Machine with this provider ID"
+    return one_ready_machine(candidates, expected=expected, remedy="give each Machine its own provider ID")
 
 
 def one_ready_machine(candidates: Sequence[MachineView], *, expected: str, remedy: str) -> MachineView:
@@ -118,9 +115,8 @@ def check_machine_ready(member: MachineView) -> None:
             remedy=f"correct the {member.kind}; the request continues by itself",
         )
     if not member.bootstrap_ready and not member.node_ref_name:  # a machine with a node has had its data
-        raise not_ready(
-            f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
-        )
+        detail = f"the bootstrap data of {member.kind} {member.name} is not ready"
+        raise not_ready(detail, "wait for BootstrapConfigReady")
 
 
 def not_ready(detail: str, remedy: str) -> Unavailable:
@@ -183,12 +179,9 @@ def record_of_other_id(machine: MachineView, records: Sequence[Attestation]) -> 
 
 
 def provider_id_changed(machine: MachineView, recorded: str, got: str) -> Denied:
-    return Denied(
-        Reason.PROVIDER_ID_CHANGED,
-        expected=f"{recorded}, with which {machine.kind} {machine.name} joined",
-        got=got,
-        remedy="correct what is wrong, the infrastructure objects or the policy's expression, and delete the Machine",
-    )
+    expected = f"{recorded}, with which {machine.kind} {machine.name} joined"
+    remedy = "correct what is wrong, the infrastructure objects or the policy's expression, and delete the Machine"
+    return Denied(Reason.PROVIDER_ID_CHANGED, expected=expected, got=got, remedy=remedy)
 
 
 def host_names(infrastructure: Infrastructure | None) -> Mapping[str, Sequence[str]]:

@@ -1,8 +1,7 @@
 """Which names a node's serving certificate may have. Pure.
 
-A name or address passes only when the Machine lists it, in its one canonical spelling, nobody else of the cluster lists
-or claims it, and it is no name of a service, a platform or every machine. An agent in a guest may write what a Machine
-lists.
+A name or address passes if the Machine lists it, in its one canonical spelling, nobody else of the cluster lists or
+claims it, and it is no name of a service, a platform or every machine. A guest's agent may write what a Machine lists.
 Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane, the platforms' documentation.
 """
 
@@ -78,11 +77,10 @@ def network_of(cluster: JsonObject) -> ClusterNetwork:
 def check_sans_unclaimed(
     wanted: SubjectAltNames, *, machine: MachineView, network: ClusterNetwork, rivals: ConflictingMachines
 ) -> None:
-    """Apply the rules that hold whatever this machine's own list says; raises Denied or Unavailable.
+    """Apply the rules that hold whatever this machine's own list contains; raises Denied or Unavailable.
 
-    A machine of the control plane that lists the endpoint may have it, whoever else lists it. It holds the API server's
-    own serving key, which has that name anyway; the others of the control plane answer there, too, and a worker that
-    lists it never gets it, so must not keep it from them.
+    A machine of the control plane that lists the endpoint may have it, whoever else lists it: it holds the API server's
+    own serving key, which has that name anyway. A worker never gets it, so must not keep it from them.
     """
     shared = network.endpoint if machine.is_control_plane else ""
     network = replace(network, endpoint="") if machine.is_control_plane else network
@@ -129,10 +127,7 @@ def check_sans_listed(
 
 
 def addresses_final(member: MachineView, at: datetime) -> bool:
-    """Return whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life.
-
-    A MachinePool lists no addresses of its instances, and what a MachineRecord lists is the operator's: both are.
-    """
+    """Return whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life."""
     if member.kind != "Machine":
         return True
     old = member.created is None or at - member.created >= YOUNG

@@ -109,7 +109,7 @@ class PlatformCache:
         found: list[ObjectKey] = []
         for host in hosts:
             objects = await self._listed(machine_view.ContractReference(host.group, host.kind, ""))
-            if host.names_by_cluster:
+            if any(name_.paths("machine") for name_ in host.node_names):  # it depends on the cluster's name
                 names = ((each, names_of_host(each, host, machine.cluster_name)) for each in objects.values())
                 named = [each for each, given in names if any(is_named(one, name, short=is_short) for one in given)]
             else:

@@ -12,17 +12,11 @@ from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from nodeattest_controller.model import serving_names
 from nodeattest_controller.model.csr_request import Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import has_name, name_taken, object_names
 from nodeattest_controller.model.resolver import not_ready
-from nodeattest_controller.model.serving_names import (
-    addresses_final,
-    check_sans_listed,
-    check_sans_unclaimed,
-    network_of,
-    parse_address,
-)
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_parsing.objects import text
 from nodeattest_providers.identifiers import Purpose
@@ -175,7 +169,7 @@ async def names_listed_now(facts: RequestFacts) -> None:
         _check_listed_in_status(facts, await facts.machine())
         return
     # A platform that lists any addresses lists all that there are now: nothing is filled in later.
-    check_sans_listed(facts.names, node_name=facts.node_name, listed=listed, settled=bool(listed))
+    serving_names.check_sans_listed(facts.names, node_name=facts.node_name, listed=listed, settled=bool(listed))
 
 
 async def _check_unclaimed(facts: RequestFacts, machine: MachineView) -> None:
@@ -184,20 +178,20 @@ async def _check_unclaimed(facts: RequestFacts, machine: MachineView) -> None:
 
     def conflicting(host: str) -> Sequence[MachineView]:
         found = inventory.conflicting_members(key, host, machine.provider_id)
-        if host != name or parse_address(host) is not None or name not in object_names(machine):
+        if host != name or serving_names.parse_address(host) is not None or name not in object_names(machine):
             return found
         # The name is the machine's own by its objects: a guest that only lists it does not have it.
         return [other for other in found if has_name(other, name, holders) or name in object_names(other)]
 
-    network = network_of(await facts.cluster())
-    check_sans_unclaimed(facts.names, machine=machine, network=network, rivals=conflicting)
+    network = serving_names.network_of(await facts.cluster())
+    serving_names.check_sans_unclaimed(facts.names, machine=machine, network=network, rivals=conflicting)
 
 
 def _check_listed_in_status(facts: RequestFacts, machine: MachineView) -> None:
-    check_sans_listed(
+    serving_names.check_sans_listed(
         facts.names,
         node_name=facts.node_name,
         listed=machine.addresses,
-        settled=addresses_final(machine, facts.created),
+        settled=serving_names.addresses_final(machine, facts.created),
         of_pool=machine.kind == "MachinePool",
     )

@@ -52,12 +52,9 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     machine, sources = await facts.machine(), await facts.name_sources(proven)
     claims = node_names(machine, sources)
     if machine.is_pool_instance and not claims and await facts.source.makes_machines(machine):
-        raise Unavailable(
-            Reason.MACHINE_NOT_FOUND,
-            f"no Machine of this cluster has provider ID {machine.provider_id!r}, which MachinePool {machine.name} "
-            "lists",
-            remedy="wait until Cluster API has made the instance's Machine",
-        )
+        detail = f"no Machine has provider ID {machine.provider_id!r}, which MachinePool {machine.name} lists"
+        remedy = "wait until Cluster API has made the instance's Machine"
+        raise Unavailable(Reason.MACHINE_NOT_FOUND, detail, remedy=remedy)
     claim = claim_to(claims, facts.node_name, short_names=short)
     needs_hosts = claim is not None and claim.strength is not NameStrength.REGISTERED
     hosts = await facts.source.hosts_with_name(machine, facts.node_name) if needs_hosts else ()
@@ -129,15 +126,10 @@ async def adoption(facts: CSRFacts) -> None:
             "let kubelet register the Node with --provider-id, or name the Node in the record's status.nodeRef",
         )
     if machine.node_ref_name is None and not machine.is_pool_instance:  # whose instances have no nodeRef of their own
-        raise not_ready(
-            f"{what} has no nodeRef, so its node cannot be adopted yet",
-            "let Cluster API find the Node: its provider ID must be the Machine's",
-        )
+        remedy = "let Cluster API find the Node: its provider ID must be the Machine's"
+        raise not_ready(f"{what} has no nodeRef, so its node cannot be adopted yet", remedy)
     if node is None:
-        raise not_ready(
-            f"no Node {name} is in the cluster, so it cannot be adopted",
-            "let kubelet register the Node",
-        )
+        raise not_ready(f"no Node {name} is in the cluster, so it cannot be adopted", "let kubelet register the Node")
 
 
 # Two steps. What a retired key answered is not forgotten, so these hold across an operator's reset

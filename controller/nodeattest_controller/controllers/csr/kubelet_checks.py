@@ -93,10 +93,8 @@ async def confirmed(facts: KubeletFacts) -> None:
     """Cluster API has set the Machine's provider ID: the cluster's own signer issues for longer than a day."""
     machine = await facts.machine()
     if not machine.is_confirmed:
-        raise _not_yet(
-            f"{machine.kind} {machine.name} has no spec.providerID yet",
-            "wait until the infrastructure provider sets it",
-        )
+        remedy = "wait until the infrastructure provider sets it"
+        raise _not_yet(f"{machine.kind} {machine.name} has no spec.providerID yet", remedy)
 
 
 @declare("a registered Node", "identity rule 3")
@@ -120,14 +118,10 @@ def machine_of_node(
     staying = [member for member in candidates if not member.deleting] or candidates
     staying = [member for member in staying if has_name(member, node_name, holders)] or staying
     if not staying:
-        raise Unavailable(
-            Reason.MACHINE_NOT_FOUND,
-            f"no Machine of this cluster has the node name {node_name}",
-            remedy="let the node carry its Machine's name",
-        )
-    return one_ready_machine(
-        staying, expected="one Machine that claims this node name", remedy="give each Machine its own host name"
-    )
+        detail = f"no Machine of this cluster has the node name {node_name}"
+        raise Unavailable(Reason.MACHINE_NOT_FOUND, detail, remedy="let the node carry its Machine's name")
+    claims = "one Machine that claims this node name"
+    return one_ready_machine(staying, expected=claims, remedy="give each Machine its own host name")
 
 
 def _not_yet(detail: str, remedy: str) -> Unavailable:

@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from nodeattest_controller.model import kubeadm_config, resolver
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.kubeadm_config import (
-    BOUND_GROUP_PREFIX,
-    DELETE_UNNAMED,
-    LOST_TOKEN,
-    KeptConfig,
-    bound_group,
-    is_kubeadm_config,
-)
+from nodeattest_controller.model.kubeadm_config import KeptConfig, bound_group, is_kubeadm_config
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import TokenBinding
-from nodeattest_controller.model.resolver import (
-    UNCONFIRMED_LIFETIME,
-    check_machine_ready,
-    find_machine,
-    not_ready,
-    provider_id_changed,
-    record_of_other_id,
-)
 from nodeattest_controller.verification.checks import declare
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_discovery.token import USER_PREFIX
@@ -45,7 +31,7 @@ _UNSTATED: Final = (
 async def bound_token(facts: CSRFacts) -> None:
     """A requester whose group binds it to a machine asks for that machine, and is bound to no other."""
     request = facts.request
-    bound = {group for group in request.groups if group.startswith(BOUND_GROUP_PREFIX)}
+    bound = {group for group in request.groups if group.startswith(kubeadm_config.BOUND_GROUP_PREFIX)}
     if bound and bound != {bound_group(facts.source.key, request.csr.provider_id)}:
         raise Denied(
             Reason.TOKEN_NOT_THIS_MACHINES,
@@ -85,23 +71,14 @@ async def evidence_version(facts: CSRFacts) -> None:
 async def serving_allowed(facts: CSRFacts) -> None:
     """The policy signs attested serving requests, the provider is secure, and the node itself asks."""
     if not (await facts.policy()).signs_serving:
-        raise _not_served(
-            "a policy with serving.attested: Sign",
-            "one with Refuse",
-            "use kubelet's serverTLSBootstrap, or let the policy sign",
-        )
+        remedy = "use kubelet's serverTLSBootstrap, or let the policy sign"
+        raise _not_served("a policy with serving.attested: Sign", "one with Refuse", remedy)
     if not (await facts.verifier()).secure:
-        raise _not_served(
-            "a secure provider",
-            facts.request.evidence.provider,
-            "use a secure attestation provider for serving certificates",
-        )
+        remedy = "use a secure attestation provider for serving certificates"
+        raise _not_served("a secure provider", facts.request.evidence.provider, remedy)
     if not facts.request.is_renewal:
-        raise _not_served(
-            "a request of the node itself",
-            "one of a bootstrap token",
-            "join first, and ask for serving certificates with the node's own client certificate",
-        )
+        remedy = "join first, and ask for serving certificates with the node's own client certificate"
+        raise _not_served("a request of the node itself", "one of a bootstrap token", remedy)
 
 
 @declare(ROUND, "wire format")
@@ -121,7 +98,7 @@ async def one_machine(facts: CSRFacts) -> None:
         _check_owner_of_record(facts)
     binding = (await facts.policy()).token_binding
     if not by_token or (binding is TokenBinding.OFF and by_provider_id):
-        find_machine(facts.request, by_provider_id)
+        resolver.find_machine(facts.request, by_provider_id)
         return
     if len(by_token) > 1:
         raise Denied(
@@ -131,7 +108,7 @@ async def one_machine(facts: CSRFacts) -> None:
             remedy="let the bootstrap provider make a token for each Machine: name none in the template",
         )
     _check_same(facts, by_token[0], [one for one in by_provider_id if one.uid != by_token[0].uid])
-    check_machine_ready(by_token[0])
+    resolver.check_machine_ready(by_token[0])
 
 
 def _check_owner_of_record(facts: CSRFacts) -> None:
@@ -141,7 +118,7 @@ def _check_owner_of_record(facts: CSRFacts) -> None:
     owner = inventory.machine_by_uid(key, record.owner_uid) if record is not None else None
     if record is None or owner is None or owner.provider_id == record.provider_id or not facts.request.is_renewal:
         return
-    raise provider_id_changed(owner, record.provider_id, f"{owner.provider_id} ({owner.provider_id_source})")
+    raise resolver.provider_id_changed(owner, record.provider_id, f"{owner.provider_id} ({owner.provider_id_source})")
 
 
 def _check_same(facts: CSRFacts, machine: MachineView, others: Sequence[MachineView]) -> None:
@@ -201,16 +178,19 @@ async def own_provider_id(facts: CSRFacts) -> None:
 async def one_provider_id(facts: CSRFacts) -> None:
     """The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it."""
     machine = await facts.machine()
-    record = record_of_other_id(machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid))
+    record = resolver.record_of_other_id(
+        machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid)
+    )
     if record is not None:
-        got = f"{machine.provider_id} ({machine.provider_id_source})"
-        raise provider_id_changed(machine, record.provider_id, got)
+        raise resolver.provider_id_changed(
+            machine, record.provider_id, f"{machine.provider_id} ({machine.provider_id_source})"
+        )
     if machine.is_confirmed:
         return
     if not (await facts.verifier()).secure:
-        raise not_ready(
+        raise resolver.not_ready(
             f"{machine.kind} {machine.name} has no spec.providerID; until it has, certificates last "
-            f"{UNCONFIRMED_LIFETIME // 3600} hours, and a provider that is not secure renews none",
+            f"{resolver.UNCONFIRMED_LIFETIME // 3600} hours, and a provider that is not secure renews none",
             "use a secure provider, or wait until Cluster API sets the Machine's spec.providerID",
         )
     others = [] if (await facts.attestation()).has_joined else await facts.source.others_with_provider_id(machine)
@@ -229,7 +209,7 @@ async def not_bound_otherwise(facts: CSRFacts) -> None:
     machine, secure = await facts.machine(), (await facts.verifier()).secure
     attestation = await facts.attestation()
     if attestation.resource_version and attestation.owner_uid != machine.uid and not await facts.owns_record():
-        raise not_ready("the attestation record of this machine's predecessor is not collected yet", "wait")
+        raise resolver.not_ready("the attestation record of this machine's predecessor is not collected yet", "wait")
     if facts.request.is_renewal or attestation.entry_for(facts.request.csr.spki_sha256) is not None:
         return
     if machine.node_ref_name and not attestation.has_joined and not attestation.was_reset:
@@ -249,17 +229,11 @@ async def joined_machine(facts: CSRFacts) -> None:
     recorded: Attestation = facts.source.recorded_attestation(await facts.machine())
     provider = facts.request.evidence.provider
     if recorded.live(facts.source.now()) is None:
-        raise _not_served(
-            "a machine with a client certificate of the ledger",
-            "one without",
-            "let the node renew its client certificate with evidence first",
-        )
+        remedy = "let the node renew its client certificate with evidence first"
+        raise _not_served("a machine with a client certificate of the ledger", "one without", remedy)
     if recorded.provider != provider:
-        raise _not_served(
-            f"the provider that attested the client certificate, {recorded.provider}",
-            provider,
-            "attest the serving certificate by the provider that the node joined with",
-        )
+        attested = f"the provider that attested the client certificate, {recorded.provider}"
+        raise _not_served(attested, provider, "attest the serving certificate by the provider of the client's")
     if recorded.serves_otherwise(facts.request.csr.spki_sha256, Purpose.SERVING):
         raise Denied(
             Reason.KEY_REUSED,
@@ -319,10 +293,11 @@ async def _named_tokens(facts: CSRFacts, machine: MachineView, token_id: str) ->
 def _not_named(machine: MachineView, named: KeptConfig | None) -> Denied:
     remedy = _UNSTATED
     if named is not None and named.token_lost:
-        is_pool = machine.kind == "MachinePool"
-        remedy = "give the MachinePool a new KubeadmConfig (bootstrap.configRef)" if is_pool else DELETE_UNNAMED
+        remedy = kubeadm_config.DELETE_UNNAMED
+        if machine.kind == "MachinePool":
+            remedy = "give the MachinePool a new KubeadmConfig (bootstrap.configRef)"
     if named is not None:
-        got = f"one that {LOST_TOKEN}" if named.token_lost else "one without a token"
+        got = f"one that {kubeadm_config.LOST_TOKEN}" if named.token_lost else "one without a token"
     elif machine.bootstrap is None:
         got = "no reference to a bootstrap configuration"
     else:
@@ -332,13 +307,9 @@ def _not_named(machine: MachineView, named: KeptConfig | None) -> Denied:
 
 
 def unattested(got: str, otherwise: str) -> Denied:
-    return Denied(
-        Reason.MACHINE_ALREADY_BOUND,
-        expected="a Machine without a node, or one whose node joined attested",
-        got=got,
-        remedy="adopt the node (kubelet-authenticator adopt on it, or nodeattest machines adopt --open), or "
-        + otherwise,
-    )
+    expected = "a Machine without a node, or one whose node joined attested"
+    remedy = f"adopt the node (kubelet-authenticator adopt on it, or nodeattest machines adopt --open), or {otherwise}"
+    return Denied(Reason.MACHINE_ALREADY_BOUND, expected=expected, got=got, remedy=remedy)
 
 
 def _not_served(expected: str, got: str, remedy: str) -> Denied:
