@@ -117,7 +117,7 @@ packages: venv
 
 images: venv
 	@tools/system-packages images
-	@$(BIN)/python -m images.controller.build $(ARGS)
+	@$(BIN)/python -m images.controller $(ARGS)
 
 release: venv
 	@$(BIN)/python -m tools.release $(if $(KEY),--key "$(KEY)") $(ARGS)
@@ -130,7 +130,7 @@ audit: venv
 
 lock-images: venv
 	@tools/system-packages images
-	@$(BIN)/python -m images.controller.build lock
+	@$(BIN)/python -m images.controller lock
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

@@ -126,8 +126,8 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     _group(
         "issuer",
         "Let anybody verify tokens of a cluster's service accounts without asking its API server (docs/issuer.md).",
-        verify=("issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
-        publish=("issuer.publish:publish", "Keep a bucket, blobs or a directory equal to an issuer's keys."),
+        verify=("issuer:verify", "Verify a token as a strict relying party, and show its claims."),
+        publish=("issuer:publish", "Keep a bucket, blobs or a directory equal to an issuer's keys."),
         serve=("serving:serve_issuer", "Serve the documents of a folder, over HTTPS."),
     ),
     _group(

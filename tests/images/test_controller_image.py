@@ -22,8 +22,8 @@ from polling import eventually
 from rights import apply
 from world import LOOPBACK_FLAGS, Controller, World, built_world
 
-from images.controller import build as contents
-from images.controller.build import build_from_tree
+from images import controller as contents
+from images.controller import build_from_tree
 from images.debian import CACHE, debian, native, read_lock
 from nodeattest_controller import manifests
 from nodeattest_providers import __version__

@@ -127,12 +127,12 @@ def test_a_release_is_made_of_a_commit_and_into_an_empty_folder(checkout: Path, 
 
 
 def test_nothing_is_sealed_if_the_checkout_changes_meanwhile(checkout: Path, tmp_path: Path) -> None:
-    writer = checkout / "tools" / "release" / "manifests.py"
-    changing = "    Path(__file__).with_name('more.py').touch()\n    held = io.BytesIO()"
-    writer.write_text(writer.read_text().replace("    held = io.BytesIO()", changing))
+    writer = checkout / "images" / "controller.py"
+    changing = "    Path(__file__).with_name('more.py').touch()\n    packed = io.BytesIO()"
+    writer.write_text(writer.read_text().replace("    packed = io.BytesIO()", changing))
     committed(checkout)
     made = make(checkout, "--out", tmp_path / "dist")
-    assert (made.returncode, "such as tools/release/more.py" in made.stderr) == (1, True), made.stderr
+    assert (made.returncode, "such as images/more.py" in made.stderr) == (1, True), made.stderr
     assert not (tmp_path / "dist" / SUMS).exists()
 
 

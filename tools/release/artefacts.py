@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from images.controller.build import build_from_tree, created_at
+from images.controller import build_from_tree, created_at, plain_tar
 from images.debian import ARCHITECTURES, CACHE, TREE, read_lock
 from images.requirements import (
     PYTHON_LOCK,
@@ -32,7 +32,7 @@ from images.requirements import (
 )
 from nodeattest_providers import __version__
 from tools.release.chart import write_chart
-from tools.release.manifests import packed, write_provider
+from tools.release.manifests import write_provider
 
 _WHEELS: Final = ("providers", "authenticator", "controller", "cli", "sandbox")
 _CLOUDS: Final = frozenset({"aws", "azure", "gcp", "store"})
@@ -97,7 +97,7 @@ def _packages(out: Path) -> None:
 
 
 def _manifests(out: Path) -> None:
-    archive = packed(TREE / "manifests", f"nodeattest-{__version__}/manifests")
+    archive = plain_tar(TREE / "manifests", prefix=f"nodeattest-{__version__}/manifests/")
     (out / f"nodeattest-manifests-{__version__}.tar").write_bytes(archive)
 
 

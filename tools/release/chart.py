@@ -8,6 +8,7 @@ Source: https://helm.sh/docs/topics/charts/.
 
 from __future__ import annotations
 
+import gzip
 import re
 import tempfile
 from collections import defaultdict
@@ -17,10 +18,11 @@ from typing import Final, cast
 
 import yaml
 
+from images.controller import plain_tar
 from images.debian import TREE
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at
-from tools.release.manifests import build, key, packed
+from tools.release.manifests import build, key
 
 NAME: Final = "nodeattest"
 FILES: Final = Path(__file__).parent / "chart"
@@ -98,7 +100,7 @@ def write_chart(folder: Path, manifests: Path = TREE / "manifests") -> Path:
             (chart / file.name).write_text(file.read_text(encoding="utf-8").replace("@VERSION@", __version__))
         packed_file = folder / f"{NAME}-{__version__}.tgz"
         folder.mkdir(parents=True, exist_ok=True)
-        packed_file.write_bytes(packed(chart, NAME, compress=True))
+        packed_file.write_bytes(gzip.compress(plain_tar(chart, prefix=f"{NAME}/"), mtime=0))
         return packed_file
 
 

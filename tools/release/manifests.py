@@ -8,9 +8,6 @@ https://cluster-api.sigs.k8s.io/developer/providers/contracts/clusterctl.
 
 from __future__ import annotations
 
-import gzip
-import io
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
@@ -129,18 +126,3 @@ def _labelled(document: JsonMap) -> JsonMap:
     labels = metadata.get("labels")
     held = {**(labels if isinstance(labels, dict) else {}), _LABEL: PROVIDER}
     return {**document, "metadata": {**metadata, "labels": held}}
-
-
-def packed(folder: Path, name: str, *, compress: bool = False) -> bytes:
-    """Return a tar of a folder, which is called ``name`` in it, without times and owners."""
-
-    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.mtime = entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        entry.mode = 0o755 if entry.isdir() else 0o644
-        return entry
-
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.add(folder, name, filter=plain)
-    return gzip.compress(held.getvalue(), mtime=0) if compress else held.getvalue()

@@ -1,15 +1,15 @@
-"""``nodeattest issuer publish``: keep a public location equal to an issuer's keys.
+"""``nodeattest issuer publish`` and ``issuer verify``: keys of an issuer kept public, and what a token proves by them.
 
-Promises: exit code 0 if the location holds them and the public sees it; 1 if the public URL shows something wrong, or
-a key that was to be dropped is not there; 2 if nothing could be published, with one line why; 3 if it is not so yet: a
-dry run would write, caches still show the older documents, or the store is busy. May be run again at any time.
-Everything else is ``nodeattest_identity.publish``.
+``publish`` ends with 0 if the location holds the keys and the public sees it, 1 if the public URL is wrong or a key to
+drop is not there, 2 if nothing could be published, 3 if it is not so yet. ``verify`` ends with 0 and the claims, 1 and
+the refusal, or 3 where the issuer could not be asked; of a token without a proved signature only its kid is told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import click
 
-from nodeattest_cli.options import Duration
-from nodeattest_cli.output import ExitCode, UserError, format_table, print_lines
+from nodeattest_cli.options import Duration, output_option
+from nodeattest_cli.output import ExitCode, UserError, format_fields, format_table, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import KeysError, read_key_file
 from nodeattest_identity.publish.plan import Desired, Plan
@@ -34,12 +34,15 @@ from nodeattest_identity.publish.store import (
     WriteConflictError,
     parse_location,
 )
-from nodeattest_identity.tokens.jwt import printable
-from nodeattest_identity.tokens.relying_party import HttpsFetcher
+from nodeattest_identity.tokens.jwks_cache import key_file_cache, read_trusted_keys
+from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, printable
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_parsing.objects import rfc3339
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
 
 _FILE: Final = click.Path(path_type=Path)
-_CA_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
+_EXISTING: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command()
@@ -74,7 +77,7 @@ _CA_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--drop-key", multiple=True, metavar="KID", help="Remove a leaked key at once, whatever it signed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
 @click.option("--no-read-back", is_flag=True, help="Do not read the public URL afterwards.")
-@click.option("--ca-file", type=_CA_FILE, help="The only CAs trusted for the public URL  [this machine's]")
+@click.option("--ca-file", type=_EXISTING, help="The only CAs trusted for the public URL  [this machine's]")
 def publish(**flags: Any) -> int:  # noqa: ANN401 - click passes what the options' types make
     """Publish an issuer's documents, and check that the public sees them.
 
@@ -147,5 +150,111 @@ def _show(store: ObjectStore, desired: Desired, outcome: Plan, done: str) -> Non
     print_lines(*format_table(rows))
 
 
-def _moment(at: int) -> str:
-    return rfc3339(datetime.fromtimestamp(at, UTC))
+# Verify
+
+_ON_COMMAND_LINE: Final = (
+    "nodeattest: this token was an argument, which everybody on this machine can read in the list of processes, and "
+    "which your shell keeps: give it by --token-file, or - and standard input"
+)
+
+
+@click.command()
+@click.argument("token", required=False)
+@click.option("--token-file", type=_EXISTING, help="A file with the token, such as a projected volume's.")
+@click.option("--issuer", required=True, metavar="URL", help="Who must have issued it, exactly as its claim `iss`.")
+@click.option("--audience", "audiences", required=True, multiple=True, help="For whom it must be; one of several.")
+@click.option("--ca-file", type=_EXISTING, help="The only CAs that vouch for the issuer's server  [this machine's]")
+@click.option(
+    "--jwks-file", "key_files", type=_EXISTING, multiple=True, help="Keys, as a key set or PEM: nobody is asked then."
+)
+@output_option("table", "json")
+def verify(
+    *,
+    token: str | None,
+    token_file: Path | None,
+    issuer: str,
+    audiences: tuple[str, ...],
+    ca_file: Path | None,
+    key_files: tuple[Path, ...],
+    output: str,
+) -> int:
+    """Verify a token of a service account, or any JWT of an issuer, as a strict relying party.
+
+    TOKEN is - for standard input. The issuer's keys are fetched by its OpenID configuration; --jwks-file does without.
+    Exit code 1: the token is refused; 3: the issuer could not be asked.
+    """
+    try:
+        expected = Expected(issuer=issuer, audiences=frozenset(audiences))
+        if key_files:
+            read_trusted_keys(key_files)
+            party = RelyingParty(expected, key_file_cache(key_files, monotonic=time.monotonic))
+        else:
+            party = RelyingParty.at(expected, HttpsFetcher(ca_file=ca_file))
+    except UrlError as error:
+        raise UserError(f"--issuer: {error}; with --jwks-file it may be any text") from None
+    except (KeysError, ValueError) as error:
+        raise UserError(str(error)) from None
+    data = _read(token, token_file)
+    try:
+        claims = asyncio.run(party.verify(data))
+    except Denied as denied:
+        lines = [("expected", denied.expected), ("got", denied.got), ("do", denied.remedy)]
+        print_lines(f"nodeattest: refused: {denied.reason}", *format_fields(lines), err=True)
+        return ExitCode.REFUSED
+    except Unavailable as unavailable:
+        print_lines(f"nodeattest: {unavailable}", err=True)
+        return ExitCode.NO_ACCESS
+    if output == "json":
+        print_document(to_json(_members(claims), indent=None))
+    else:
+        print_lines(*_table(claims))
+    return 0
+
+
+def _read(token: str | None, token_file: Path | None) -> bytes:
+    """Read the token; files and pipes end with a line end, which is none of it."""
+    if (token is None) == (token_file is None):
+        raise UserError("expected one token: --token-file, or - and the token on standard input")
+    if token_file is not None:
+        with token_file.open("rb") as file:
+            return file.read(2 * MAX_SIZE).strip()
+    if token == "-":
+        return sys.stdin.buffer.read(2 * MAX_SIZE).strip()
+    print_lines(_ON_COMMAND_LINE, err=True)
+    return (token or "").encode("utf-8", "surrogateescape")
+
+
+def _members(claims: Claims) -> JsonObject:
+    """Write the claims under their registered names (RFC 7519 §4.1)."""
+    known: JsonObject = {
+        "iss": claims.issuer,
+        "sub": claims.subject,
+        "aud": [*claims.audiences],
+        "exp": claims.expires,
+        "iat": claims.issued_at,
+        "nbf": claims.not_before,
+        "jti": claims.jwt_id,
+    }
+    return {name: value for name, value in known.items() if value is not None} | claims.extra
+
+
+def _table(claims: Claims) -> list[str]:
+    since = ("issued", claims.issued_at), ("valid from", claims.not_before)
+    rows = [
+        ("subject", printable(claims.subject)),
+        ("issuer", printable(claims.issuer)),
+        ("audience", ", ".join(map(printable, claims.audiences))),
+        ("expires", f"{_moment(claims.expires)} (in {claims.expires - time.time():.0f} s)"),
+        *((name, _moment(each)) for name, each in since if each is not None),
+        ("key", f"{printable(claims.key_id)} ({claims.algorithm})"),
+        *((printable(name), to_json(value, indent=None)) for name, value in claims.extra.items()),
+    ]
+    return format_fields(rows)
+
+
+def _moment(seconds: float) -> str:
+    """Write a time; one beyond the calendar is left as it is."""
+    try:
+        return rfc3339(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f}"

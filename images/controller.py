@@ -1,17 +1,22 @@
-"""Builds layers and archives, one archive for each architecture; layers of Debian and of third parties are cached.
+"""Builds the OCI image of the controller and the commands beside it, one archive for each architecture.
 
-Promises: the same commit and the same locks give the same digests. Modules are compiled, and layers compressed, by
-Debian 13's interpreter, so neither depends on the Python that runs this.
+The same commit and the same locks give the same digests. Modules are compiled, and layers compressed, by Debian 13's
+interpreter, so neither depends on the Python that runs this. Layers of Debian and of third parties are cached.
+Source: https://github.com/opencontainers/image-spec, image-layout.md, manifest.md, config.md, layer.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
+import json
 import re
+import stat
+import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +24,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from images.controller.oci import Layer, layer_tar, write_archive
 from images.debian import (
     ARCHITECTURES,
     CACHE,
@@ -249,7 +253,7 @@ def _layer(folder: Path, cache: Path, modes: Mapping[str, int] | None = None) ->
     """Compile the modules and pack; the interpreter never looks at sources' times, and needs to write nothing."""
     words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", folder, "-p", "/", folder / "usr"]
     interpreter(cache, *words)
-    packed = layer_tar(folder, modes)
+    packed = plain_tar(folder, modes)
     return Layer(interpreter(cache, "-c", _COMPRESS, given=packed), f"sha256:{hashlib.sha256(packed).hexdigest()}")
 
 
@@ -273,9 +277,96 @@ def _labels(version: str, commit: str) -> dict[str, str]:
     return {f"org.opencontainers.image.{name}": value for name, value in named.items()}
 
 
+# The archive
+
+JsonObject = Mapping[str, object]
+_IMAGE: Final = "application/vnd.oci.image"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A compressed layer."""
+
+    blob: bytes
+    diff_id: str
+    """``sha256:…`` of the tar file before compression."""
+
+
+def plain_tar(root: Path, modes: Mapping[str, int] | None = None, *, prefix: str = "") -> bytes:
+    """Pack a folder without times and owners; a mode is 0644 or 0755, but for ``modes`` of some folders."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(root.rglob("*")):
+            entry = tarfile.TarInfo(prefix + path.relative_to(root).as_posix())
+            if path.is_symlink():
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+                archive.addfile(entry)
+            elif path.is_dir():
+                entry.type, entry.mode = tarfile.DIRTYPE, (modes or {}).get(entry.name, 0o755)
+                archive.addfile(entry)
+            else:
+                content = path.read_bytes()
+                entry.size, entry.mode = len(content), 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
+                archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def write_archive(
+    target: Path,
+    *,
+    architecture: str,
+    layers: Sequence[Layer],
+    config: JsonObject,
+    created: str,
+    annotations: Mapping[str, str],
+    names: Mapping[str, str],
+) -> str:
+    """Write the archive and return the manifest's digest; ``names`` are annotations of the index, for tools."""
+    platform = {"architecture": architecture, "os": "linux"}
+    described: JsonObject = {
+        **platform,
+        "created": created,
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [{"created": created, "created_by": "images/controller"} for _ in layers],
+    }
+    blobs: dict[str, bytes] = {}
+    manifest: JsonObject = {
+        "schemaVersion": 2,
+        "mediaType": f"{_IMAGE}.manifest.v1+json",
+        "config": _descriptor(blobs, f"{_IMAGE}.config.v1+json", _json(described)),
+        "layers": [_descriptor(blobs, f"{_IMAGE}.layer.v1.tar+gzip", layer.blob) for layer in layers],
+        "annotations": annotations,
+    }
+    reference = _descriptor(blobs, f"{_IMAGE}.manifest.v1+json", _json(manifest))
+    index: JsonObject = {
+        "schemaVersion": 2,
+        "mediaType": f"{_IMAGE}.index.v1+json",
+        "manifests": [{**reference, "platform": platform, "annotations": names}],
+    }
+    files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
+    files |= {f"blobs/sha256/{digest.removeprefix('sha256:')}": blob for digest, blob in blobs.items()}
+    with tarfile.open(target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return str(reference["digest"])
+
+
+def _descriptor(blobs: dict[str, bytes], media_type: str, blob: bytes) -> dict[str, object]:
+    digest = f"sha256:{hashlib.sha256(blob).hexdigest()}"
+    blobs[digest] = blob
+    return {"mediaType": media_type, "digest": digest, "size": len(blob)}
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
 def main() -> None:
     """Build, or renew the locks."""
-    parser = argparse.ArgumentParser(prog="python -m images.controller.build", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m images.controller", description=__doc__)
     parser.add_argument("action", nargs="?", choices=("build", "lock"), default="build")
     parser.add_argument("--out", type=Path, default=TREE / "dist", help="folder for archives and SBOMs (%(default)s)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="(%(default)s)")

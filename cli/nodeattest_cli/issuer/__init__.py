@@ -1,1 +1,0 @@
-"""``nodeattest issuer``: documents by which tokens of a cluster's service accounts are verified anywhere."""
