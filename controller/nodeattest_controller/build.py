@@ -29,7 +29,7 @@ from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.controllers.csr.task import RequestLimiter
 from nodeattest_controller.controllers.issuer import IssuerReconciler, publish_targets
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedController
-from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
+from nodeattest_controller.controllers.policy_status import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics

@@ -13,8 +13,7 @@ from management_kit import add_cluster, add_policy, cached, deps_of, management_
 from polling import until
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.policy_status import decide
-from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
+from nodeattest_controller.controllers import policy_status
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import LABEL, WebhookCalls, webhook_calls
@@ -52,36 +51,36 @@ def finding(
     clusters: tuple[JsonObject, ...] = (),
     of: str = "p",
     joined: dict[str, int] | None = None,
-    rendering: decide.Rendering = decide.CALLED,
-) -> decide.PolicyFinding:
+    rendering: policy_status.Rendering = policy_status.CALLED,
+) -> policy_status.PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
     def machines_under(_cluster: JsonObject, name: str) -> int:
         return (joined or {}).get(name, 0)
 
-    return asyncio.run(decide.evaluate(policies, clusters, flaw_of, machines_under, rendering))[of]
+    return asyncio.run(policy_status.evaluate(policies, clusters, flaw_of, machines_under, rendering))[of]
 
 
-UNLABELLED = decide.rendering_of(NAMESPACE, {})
+UNLABELLED = policy_status.rendering_of(NAMESPACE, {})
 
 
 @pytest.mark.parametrize(
     ("policies", "clusters", "reason"),
     [
-        ([policy()], ["a"], decide.PolicyReason.NAMESPACE_NOT_LABELLED),
-        ([policy()], [], decide.PolicyReason.NAMESPACE_NOT_LABELLED),
-        ([policy(enforcement="Audit")], ["a"], decide.PolicyReason.VALID),
-        ([policy(serving="x")], [], decide.PolicyReason.INVALID),
-        ([policy(), policy("q")], ["a"], decide.PolicyReason.CONFLICT),
+        ([policy()], ["a"], policy_status.PolicyReason.NAMESPACE_NOT_LABELLED),
+        ([policy()], [], policy_status.PolicyReason.NAMESPACE_NOT_LABELLED),
+        ([policy(enforcement="Audit")], ["a"], policy_status.PolicyReason.VALID),
+        ([policy(serving="x")], [], policy_status.PolicyReason.INVALID),
+        ([policy(), policy("q")], ["a"], policy_status.PolicyReason.CONFLICT),
     ],
 )
 def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do(
-    policies: list[JsonObject], clusters: list[str], reason: decide.PolicyReason
+    policies: list[JsonObject], clusters: list[str], reason: policy_status.PolicyReason
 ) -> None:
     found = finding(*policies, clusters=tuple(map(cluster, clusters)), rendering=UNLABELLED)
     assert found.why is reason
-    assert (found.condition.status == "True") is (reason is decide.PolicyReason.VALID)
-    if reason is decide.PolicyReason.NAMESPACE_NOT_LABELLED:
+    assert (found.condition.status == "True") is (reason is policy_status.PolicyReason.VALID)
+    if reason is policy_status.PolicyReason.NAMESPACE_NOT_LABELLED:
         assert found.message.endswith(f"kubectl label namespace {NAMESPACE} {LABEL}=enabled")
 
 
@@ -100,20 +99,20 @@ def test_of_two_policies_the_one_that_machines_joined_under_goes_on_if_it_is_val
 ) -> None:
     for name in ("p", "q"):
         found = finding(policy("p"), ruling, clusters=(cluster("b"),), of=name, joined={"p": 1, "q": 3})
-        if found.why is decide.PolicyReason.CONFLICT:
+        if found.why is policy_status.PolicyReason.CONFLICT:
             assert said in found.message
-        [conflict] = maps_at(map_at(decide.status_patch(policy(name), found, NOW) or {}, "status"), "conflicts")
+        [conflict] = maps_at(map_at(policy_status.status_patch(policy(name), found, NOW) or {}, "status"), "conflicts")
         assert conflict.get("ruling") == ("q" if "goes on" in said else None)
-    assert finding(policy("p"), ruling, clusters=(cluster("b"),)).why is decide.PolicyReason.CONFLICT
+    assert finding(policy("p"), ruling, clusters=(cluster("b"),)).why is policy_status.PolicyReason.CONFLICT
 
 
 def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
     there = tuple(cluster(f"c{number:04}") for number in range(1000))
     rivals = [policy(f"p{number}") for number in range(20)]
     found = finding(*rivals, clusters=there, of="p0")
-    patch = decide.status_patch(policy("p0"), found, NOW)
+    patch = policy_status.status_patch(policy("p0"), found, NOW)
     assert patch is not None
-    assert len(list(maps_at(map_at(patch, "status"), "conflicts"))) == decide.MAX_CONFLICTS
+    assert len(list(maps_at(map_at(patch, "status"), "conflicts"))) == policy_status.MAX_CONFLICTS
     assert len(found.message) < 1000
 
 
@@ -166,17 +165,17 @@ def test_a_configuration_that_was_changed_is_read_as_api_servers_do(
     assert why_not in found.why_not
     assert why_unknown in found.why_unknown
     assert (bool(found.why_not), bool(found.why_unknown)) == (bool(why_not), bool(why_unknown))
-    reason = decide.rendering_of(NAMESPACE, LABELLED, found).reason
-    assert (reason is decide.PolicyReason.WEBHOOK_NOT_READ) is bool(why_unknown)
-    assert (reason is decide.PolicyReason.WEBHOOK_NOT_CALLED) is bool(why_not)
+    reason = policy_status.rendering_of(NAMESPACE, LABELLED, found).reason
+    assert (reason is policy_status.PolicyReason.WEBHOOK_NOT_READ) is bool(why_unknown)
+    assert (reason is policy_status.PolicyReason.WEBHOOK_NOT_CALLED) is bool(why_not)
 
 
 def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
-    rendering = decide.rendering_of(NAMESPACE, LABELLED, changed_calls(failurePolicy="Ignore"))
-    found = asyncio.run(decide.evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering))["p"]
-    assert found.why is decide.PolicyReason.VALID
+    rendering = policy_status.rendering_of(NAMESPACE, LABELLED, changed_calls(failurePolicy="Ignore"))
+    found = asyncio.run(policy_status.evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering))["p"]
+    assert found.why is policy_status.PolicyReason.VALID
     assert "its failurePolicy is not Fail: while it does not answer, new machines join without" in found.message
-    assert decide.rendering_of(NAMESPACE, LABELLED, changed_calls()) == decide.CALLED
+    assert policy_status.rendering_of(NAMESPACE, LABELLED, changed_calls()) == policy_status.CALLED
 
 
 # In a management cluster
@@ -220,7 +219,7 @@ class Office:
         async with cached(self.api) as management:
             deps = deps_of(management, now=lambda: NOW, metrics=self.metrics)
             configuration = "nodeattest-bootstrap-config" if has_webhook else None
-            keeper = PolicyStatusReconciler(deps, configuration, recount=recount, label_resync=0.05)
+            keeper = policy_status.PolicyStatusReconciler(deps, configuration, recount=recount, label_resync=0.05)
             management.changes.subscribe_clusters(keeper.cluster_changed)
             management.changes.subscribe_policies(keeper.changed)
             management.changes.policies_changed(NAMESPACE)

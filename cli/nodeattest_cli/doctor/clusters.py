@@ -15,7 +15,7 @@ from nodeattest_cli.fleet import MACHINE_GONE, rows_of
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION, ApprovalReason
 from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.node_attested.conditions import Known
-from nodeattest_controller.controllers.policy_status.decide import READY, PolicyReason
+from nodeattest_controller.controllers.policy_status import READY, PolicyReason
 from nodeattest_controller.model.certificate_authority import BACKDATE
 from nodeattest_controller.model.machine_view import bootstrap_config_ref
 from nodeattest_controller.runtime.cluster_manager import ACCEPTED

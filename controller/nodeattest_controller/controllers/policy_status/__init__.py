@@ -1,1 +1,0 @@
-"""Status of NodeAttestationPolicies; runs with ``attestation`` and with ``serving``."""
