@@ -82,11 +82,6 @@ class Management:
         found = [one["spec"] for one in self.list(LEDGERS)]
         return sum(len(spec.get("issued", [])) for spec in found if spec.get("nodeName") == node)
 
-    def refused_configs(self) -> int:
-        """Count the bootstrap configurations that could not be created."""
-        asked = [one for one in self.plane.requests() if one.resource == "kubeadmconfigs"]
-        return len([one for one in asked if one.verb in ("create", "patch") and one.code >= 500])
-
     def ledger_names(self) -> set[str]:
         """Return the node names that have a ledger."""
         return {str(one["spec"].get("nodeName", "")) for one in self.list(LEDGERS)}

@@ -13,12 +13,12 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import yaml
 from cert_manager import copy_server_files
@@ -44,20 +44,6 @@ _VERSION: Final = re.compile(r"Version: (v[\w.+-]+)")
 _TOKEN: Final[JsonMap] = {"expirationSeconds": 6 * 3600}
 """A kubeconfig's token is not renewed, and a journey on a slow machine takes more than the usual hour."""
 _REPLACED: Final = ("--leader-elect", "--diagnostics-address", "--insecure-diagnostics", "--namespace")
-
-
-def prepared(components: str, server: str, ca: str) -> list[Object]:
-    """Return what is to be applied: webhooks are called at ``server``, whose CA (PEM) they know."""
-    text = _VARIABLE.sub(lambda found: _VALUES.get(found[1], found[2] or ""), components)
-    documents = cast("list[Object]", [each for each in yaml.load_all(text, yaml.CSafeLoader) if each])
-    bundle = base64.b64encode(ca.encode()).decode()
-    for document in documents:
-        for config in _client_configs(document):
-            service = config.pop("service", {})
-            config |= {"url": f"{server}{service.get('path', '/')}", "caBundle": bundle}
-        if document["kind"] == "CustomResourceDefinition":
-            document["metadata"].setdefault("labels", {})[_CLUSTERCTL] = ""
-    return documents
 
 
 def deployment_of(documents: list[Object]) -> tuple[str, str, list[str]]:
@@ -142,8 +128,19 @@ class Managers:
         return done.stdout
 
     def _documents(self, plane: ControlPlane, program: str) -> list[Object]:
+        """Return what is to be applied: webhooks are called on loopback, and their CA is the server's own."""
         server = f"https://{LOOPBACK}:{self._ports[plane.name, program]}"
-        return prepared((self.folder / COMPONENTS[program]).read_text(), server, plane.ca_certificate.read_text())
+        components = (self.folder / COMPONENTS[program]).read_text()
+        text = _VARIABLE.sub(lambda found: _VALUES.get(found[1], found[2] or ""), components)
+        documents = cast("list[Object]", [each for each in yaml.load_all(text, yaml.CSafeLoader) if each])
+        bundle = base64.b64encode(plane.ca_certificate.read_bytes()).decode()
+        for document in documents:
+            for config in _client_configs(document):
+                service = config.pop("service", {})
+                config |= {"url": f"{server}{service.get('path', '/')}", "caBundle": bundle}
+            if document["kind"] == "CustomResourceDefinition":
+                document["metadata"].setdefault("labels", {})[_CLUSTERCTL] = ""
+        return documents
 
     def _start(self, plane: ControlPlane, program: str) -> Process:
         of, account, arguments = deployment_of(self._documents(plane, program))
@@ -151,32 +148,19 @@ class Managers:
         path = f"/api/v1/namespaces/{of}/serviceaccounts/{account}/token"
         token = text_at(plane.client().create(path, asked), "status", "token")
         kubeconfig = plane.pki.token_kubeconfig(plane.directory / f"{program}.kubeconfig", plane.server, token)
-        port = self._ports[plane.name, program]
-        return start_manager(self.folder / program, plane, kubeconfig, port=port, namespace=of, arguments=arguments)
-
-
-def start_manager(
-    program: Path,
-    plane: ControlPlane,
-    kubeconfig: Path,
-    *,
-    port: int,
-    namespace: str = "default",
-    arguments: Sequence[str] = (),
-) -> Process:
-    """Start a manager; ``port`` is that of its webhooks."""
-    directory = copy_server_files(plane.pki, plane.directory / program.name)
-    health, diagnostics = free_ports(2)
-    flags = [
-        f"--kubeconfig={kubeconfig}",
-        f"--webhook-port={port}",
-        f"--webhook-cert-dir={directory}",
-        f"--health-addr={LOOPBACK}:{health}",
-        f"--diagnostics-address={LOOPBACK}:{diagnostics}",
-        "--insecure-diagnostics=true",
-    ]
-    variables = {"POD_NAMESPACE": namespace, "POD_NAME": program.name, "POD_UID": program.name}
-    return Process.of_program(program.name, [str(program), *arguments, *flags], directory, environment=variables)
+        directory = copy_server_files(plane.pki, plane.directory / program)
+        health, diagnostics = free_ports(2)
+        flags = [
+            f"--kubeconfig={kubeconfig}",
+            f"--webhook-port={self._ports[plane.name, program]}",
+            f"--webhook-cert-dir={directory}",
+            f"--health-addr={LOOPBACK}:{health}",
+            f"--diagnostics-address={LOOPBACK}:{diagnostics}",
+            "--insecure-diagnostics=true",
+        ]
+        command = [str(self.folder / program), *arguments, *flags]
+        variables = {"POD_NAMESPACE": of, "POD_NAME": program, "POD_UID": program}
+        return Process.of_program(program, command, directory, environment=variables)
 
 
 def found_managers(assets: Path) -> Managers | str:
@@ -193,9 +177,6 @@ def _said_version(process: Process) -> str:
     found = _VERSION.search(process.log.read_text(encoding="utf-8", errors="replace"))
     return found[1] if found else ""
 
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _PAUSE: Final = 0.3  # seconds
 _log = logging.getLogger(__name__)
