@@ -78,9 +78,8 @@ async def pool(pki: ClusterPki) -> AsyncGenerator[Pool]:
         yield world
 
 
-async def test_kubelet_of_an_instance_whose_addresses_nobody_lists_is_refused_at_once_with_a_remedy(
-    pool: Pool,
-) -> None:
+async def test_an_instance_joins_by_a_proven_name_and_serves_no_address_that_nobody_lists(pool: Pool) -> None:
+    pool.has_infrastructure("FarmMachine")  # an instance with a proven name needs no Machine
     pool.prover.registered[PROVIDER_ID] = NODE
     pool.prover.answer = replace(attested(), proven_node_name=NODE)
     assert await pool.join() == ""
@@ -102,26 +101,6 @@ async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(poo
     await pool.settle()
     await pool.reconcile()
     assert text(pool.csr(), "status", "certificate")
-
-
-async def test_an_instance_with_a_proven_name_needs_no_machine(pool: Pool) -> None:
-    pool.has_infrastructure("FarmMachine")
-    pool.prover.registered[PROVIDER_ID] = NODE
-    pool.prover.answer = replace(attested(), proven_node_name=NODE)
-    assert await pool.join() == ""
-    assert text(pool.csr(), "status", "certificate")
-
-
-async def test_each_instance_of_a_pool_joins_by_its_own_name(pool: Pool) -> None:
-    second, name = ProviderID("metal://rack-1/2"), NodeName("worker-2")
-    pool.pool(providerIDList=[PROVIDER_ID, second])
-    pool.prover.registered |= {PROVIDER_ID: NODE, second: name}
-    pool.prover.answer = replace(attested(), proven_node_name=NODE)
-    assert await pool.join() == ""
-    pool.prover.answer = replace(attested(ek="sha256:second"), provider_id=second, proven_node_name=name)
-    pool.file("r-2", node=name, provider_id=second)
-    await pool.reconcile("r-2")
-    assert text(pool.csr("r-2"), "status", "certificate")
 
 
 async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(pool: Pool) -> None:
