@@ -1,18 +1,17 @@
-"""Keys, a clock and stores that fail, for tests of publication."""
+"""Keys and a clock, for tests of publication."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.documents import default_jwks_uri
-from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
-from nodeattest_identity.publish.plan import Desired, IssuerState, parse_state
-from nodeattest_identity.publish.store import DirectoryStore, ObjectStore, StoredObject, Write
+from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
+from nodeattest_identity.publish.plan import Desired
+from nodeattest_identity.publish.store import DirectoryStore
 
 ISSUER = "https://issuer.example/c1"
 START = 1_800_000_000
@@ -43,44 +42,8 @@ class Clock:
         return self.now
 
 
-@dataclass
-class Faulty(ObjectStore):
-    """A store that is like another until its moment has come."""
-
-    inner: ObjectStore
-    before_write: Callable[[int, str], None] = lambda _number, _path: None
-    content_type: str | None = None
-    written: list[str] = field(default_factory=list[str])
-
-    def __post_init__(self) -> None:
-        self.name = self.inner.name
-
-    async def read(self, path: str, /) -> StoredObject | None:
-        found = await self.inner.read(path)
-        return found if found is None else replace(found, content_type=self.content_type)
-
-    async def write(self, write: Write, /) -> None:
-        self.before_write(len(self.written), write.path)
-        await self.inner.write(write)
-        self.written.append(write.path)
-
-
 def directory(path: Path) -> DirectoryStore:
     return DirectoryStore(path)
-
-
-def stood(root: Path) -> list[str]:
-    """The names of the keys that are published."""
-    return [each.kid for each in read_jwks((root / "openid/v1/jwks").read_bytes())]
-
-
-def state_of(root: Path) -> IssuerState:
-    return parse_state((root / ".nodeattest/issuer-state.json").read_bytes())
-
-
-def files(root: Path) -> dict[Path, bytes]:
-    """Everything that stands there."""
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def kids(*names: str) -> list[str]:

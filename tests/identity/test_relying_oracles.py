@@ -59,17 +59,6 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Generator[IssuerServer]:
         yield server
 
 
-async def test_ours_takes_the_good_ones_only(issuer: IssuerServer) -> None:
-    expected = Expected(issuer=issuer.url, audiences=frozenset({AUDIENCE}))
-    party = RelyingParty.at(expected, HttpsFetcher(ca_file=issuer.ca))
-    for name, (_, text, _) in cases(issuer.url).items():
-        if name.startswith("good"):
-            await party.verify(text)
-        else:
-            with pytest.raises(Denied):
-                await party.verify(text)
-
-
 def test_npm_jose_and_openid_client_agree(issuer: IssuerServer) -> None:
     """``make oracles`` installs them; a module's bare names resolve from the working directory."""
     if not (INSTALLED / "node_modules" / "openid-client").is_dir():

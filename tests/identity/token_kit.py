@@ -86,11 +86,6 @@ def token(
     return signed + b"." + b64u(_signature(key, signed))
 
 
-def good_tokens(keys: list[SigningKey], now: int, issuer: str) -> dict[str, bytes]:
-    """Make the good tokens: one for each key, as kube-apiserver writes them."""
-    return {key.verifying.alg: token(key, header(key, typ=None), claims(now, issuer)) for key in keys}
-
-
 def bad_tokens(key: SigningKey, stranger: SigningKey, now: int, issuer: str, **more: object) -> dict[str, bytes]:
     """Make the ten bad tokens of which every relying party must refuse nine; ``stranger`` is a key of nobody.
 
