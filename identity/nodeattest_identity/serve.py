@@ -1,8 +1,7 @@
 """Serves issuers' documents from a folder that ``issuer publish`` or the controller ``issuer`` writes.
 
 A file is served only if it is what its path says: a configuration of the issuer that this path belongs to, or a key set
-without a private member. The path alone decides: a cache in front may use it as its key. ``Accept`` is ignored, because
-relying parties send ``application/json`` for key sets, too.
+without a private member. The path alone decides: a cache in front may use it as its key.
 Source: OpenID Connect Discovery 1.0 §4; Kubernetes pkg/routes/openidmetadata.go; RFC 9110 §8.8.3, §13.1.2 and §15.5.6.
 """
 
@@ -110,7 +109,6 @@ class DocumentFolder:
         """Version of each file that passed validation."""
 
     def unready_reason(self) -> str | None:
-        """Return why nothing can be served; None if the folder is there."""
         return None if self._directory.is_dir() else f"--dir: expected a folder, got none at {self._directory}"
 
     async def reply(self, request: web.BaseRequest) -> Reply:
@@ -143,7 +141,6 @@ class DocumentFolder:
         return document_reply(request, stored.body, {"Content-Type": kind, **self._headers})
 
     def _validate(self, name: str, body: bytes, *, is_configuration: bool) -> None:
-        """Raise ``DocumentError`` or ``KeysError`` unless a file may be served."""
         if not is_configuration:
             read_jwks(body)
             return
@@ -166,7 +163,6 @@ def document_reply(request: web.BaseRequest, body: bytes, headers: Mapping[str, 
 
 
 async def run(settings: ServeSettings) -> None:
-    """Serve until cancelled; raises ``SettingsError``."""
     folder, metrics, tls = DocumentFolder(settings), Metrics(), None
     if reason := folder.unready_reason():
         raise SettingsError(reason)

@@ -58,7 +58,6 @@ class BindAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
         return self.host in {"127.0.0.1", "::1"}
 
     def __str__(self) -> str:
@@ -174,7 +173,6 @@ class BoundedServer(ABC):
             task.cancel()
 
     def ended(self, protocol: asyncio.BaseProtocol) -> None:
-        """Note that a connection has ended."""
         held = self._open.pop(protocol, None)
         if held is not None:
             slots, transport = held
@@ -213,7 +211,6 @@ class BoundedServer(ABC):
             transport.abort()
 
     async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
-        """Do the TLS handshake; any failure ends the connection."""
         secured: asyncio.Transport | None = None
         try:
             if not await self.await_turn(client):

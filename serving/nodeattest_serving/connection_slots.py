@@ -1,8 +1,4 @@
-"""Connection slots, in total and per client. Pure, except that they abort the connections that they replace.
-
-Out of scope: what identifies a client and a caller, the limit of a caller's requests in progress, and the report of a
-connection's end.
-"""
+"""Connection slots, in total and per client. Pure, except that they abort the connections that they replace."""
 
 from __future__ import annotations
 
@@ -93,14 +89,12 @@ class ConnectionSlots:
             self._replaceable.setdefault(slot.client, {})[transport] = None
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Free a connection's slot, if it has one."""
         slot = self._slots.pop(transport, None)
         if slot is not None:
             self._set_owner(transport, slot, None)
             self._of_client -= Counter((slot.client,))
 
     def _set_owner(self, transport: asyncio.Transport, slot: _Slot, owner: str | None) -> None:
-        """Make a connection busy for an owner, or for nobody."""
         _discard(self._replaceable, slot.client, transport)
         if slot.owner is not None:
             _discard(self._idle, slot.owner, transport)

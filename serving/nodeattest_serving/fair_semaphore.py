@@ -1,9 +1,7 @@
 """A semaphore that is fair among peers: a queue for each peer, served round robin.
 
-At most ``limit`` hold it, of one peer at most ``limit_of_peer``, and at most ``max_waiting`` wait. The next
-holder is the first waiter of the peer that was served longest ago, so a peer with a thousand requests delays another
-peer by one. If the queues are full, the peer with the longest queue loses its newest waiter. A waiter that times out or
-is evicted gets ``Unavailable``.
+The next holder is the first waiter of the peer that was served longest ago. If the queues are full, the peer with the
+longest queue loses its newest waiter.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
 
@@ -35,7 +33,6 @@ class FairSemaphore:
 
     @property
     def waiting(self) -> int:
-        """Number of waiters."""
         return sum(len(queue) for queue in self._queues.values())
 
     @asynccontextmanager

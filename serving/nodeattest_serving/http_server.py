@@ -69,7 +69,6 @@ class Reply:
 
     @property
     def all_headers(self) -> Mapping[str, str]:
-        """With those that each reply has."""
         return {**_USUAL_HEADERS, **self.headers}
 
 
@@ -80,7 +79,6 @@ def refusal(status: HTTPStatus, headers: Mapping[str, str] = _NO_HEADERS) -> Rep
 
 
 def failure_status(status: HTTPStatus, message: str, reason: str) -> bytes:
-    """Write a ``Status`` object of a failure."""
     document: JsonObject = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -187,7 +185,6 @@ class ServerConnection(web.RequestHandler):
         asyncio.get_running_loop().call_soon(self._check_header)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Stop the timers."""
         for timer in self._timers.values():
             timer.cancel()
         super().connection_lost(exc)
@@ -214,14 +211,12 @@ class ServerConnection(web.RequestHandler):
                 asyncio.get_running_loop().call_soon(self._check_header)
 
     def request_began(self, body: StreamReader) -> None:
-        """Note that a header is complete."""
         self._incoming_body, self._header_bytes, self._is_answering = body, 0, True
         timer = self._timers.pop("header", None)
         if timer is not None:
             timer.cancel()
 
     def request_ended(self) -> None:
-        """Note that a request is answered."""
         self._listener.request_ended(self, authenticated=self._is_kept)
         self._is_answering = self._is_kept = False
         if self._header_bytes:
@@ -365,7 +360,6 @@ class HttpListener(BoundedServer):
         """Answer a request."""
 
     def refuse(self, kind: InvalidRequest) -> Reply:
-        """Return the reply to what is no request."""
         is_ours = kind is InvalidRequest.INTERNAL_ERROR
         return refusal(HTTPStatus.INTERNAL_SERVER_ERROR if is_ours else HTTPStatus.BAD_REQUEST)
 
@@ -374,12 +368,10 @@ class HttpListener(BoundedServer):
         return None
 
     async def start(self) -> None:
-        """Listen; raises ``SettingsError`` if the address is not available."""
         self._server = _Server(self)
         await self.open()
 
     async def stop(self) -> None:
-        """Stop listening, let requests end, close every connection."""
         server, self._server = self._server, None
         if server is not None:
             self.close()
@@ -387,6 +379,5 @@ class HttpListener(BoundedServer):
             await server.shutdown(_SHUTDOWN)
 
     def make(self) -> asyncio.Protocol:
-        """Make the protocol of an accepted connection."""
         assert self._server is not None  # noqa: S101 - for the type checker: there is a server before there are connections
         return self._server()

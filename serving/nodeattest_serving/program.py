@@ -54,14 +54,12 @@ class Listener(HttpListener):
         unauthenticated: UnauthenticatedLimits | None = None,
         allowed: Collection[IPNetwork] = (),
     ) -> None:
-        """Others than ``handler``: see ``BoundedServer``."""
         self._handler, self._limits = handler, limits
         idle = limits.connection_seconds if limits.idle_seconds is None else limits.idle_seconds
         http = HttpLimits(header_seconds=idle, idle_seconds=idle, unread_seconds=limits.connection_seconds)
         super().__init__(address, tls, limits, http, unauthenticated=unauthenticated, allowed=allowed)
 
     def lifetime(self, _connection: asyncio.Transport, /) -> float:
-        """Return the seconds after which a connection is aborted."""
         return self._limits.connection_seconds + (self._limits.idle_seconds or 0.0)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -105,9 +103,7 @@ HealthCheck = Callable[[], str | None]
 class MetricsSource(Protocol):
     """What can be scraped."""
 
-    def render(self) -> bytes:
-        """Return the exposition in Prometheus' text format."""
-        ...
+    def render(self) -> bytes: ...
 
 
 class ProgramMetrics:
@@ -118,7 +114,6 @@ class ProgramMetrics:
         export_build_info(self.registry)
 
     def render(self) -> bytes:
-        """Return the exposition."""
         return generate_latest(self.registry)
 
 

@@ -1,8 +1,7 @@
 """A serving certificate that is reloaded when its files change.
 
-TLS 1.2 or later, without renegotiation; 1.3 with client certificates. Changed files are read at the next handshake, at
-most once a second. Files that cannot be used leave the current certificate in force, with one warning for each content.
-Sessions of clients with certificates are not resumed: a resumption would outlive the CA that signed the certificate.
+Files that cannot be used leave the current certificate in force. Sessions of clients with certificates are not resumed:
+a resumption would outlive the CA that signed the certificate.
 Source: Python ``ssl``; OpenSSL SSL_set_SSL_CTX, which is what replaces a certificate within a handshake.
 """
 

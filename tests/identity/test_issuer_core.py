@@ -15,17 +15,11 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
-)
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeattest_identity.issuer.documents import (
-    DocumentError,
-    UrlError,
-    documents,
-    issuer_url,
-    parse_configuration,
-)
+from nodeattest_identity.issuer.documents import DocumentError, UrlError, documents, issuer_url, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
 from nodeattest_parsing.strict_base64 import encode_base64url
 
@@ -156,18 +150,11 @@ def test_a_key_that_a_relying_party_cannot_use_hides_no_other(odd: dict[str, obj
 
 
 @pytest.mark.parametrize(
-    "leak",
-    [
-        {**GOOD_EC, "kid": "2", "d": "AAAA"},
-        {"kty": "oct", "kid": "2", "k": "AAAA"},
-        {"kty": "OKP", "crv": "Ed25519", "kid": "2", "x": "AAAA", "d": "AAAA"},
-        {**GOOD_RSA, "use": "enc", "kid": "2", "d": "AAAA"},
-    ],
-    ids=["EC", "oct", "Ed25519", "to encrypt"],
+    "member", [{"d": "AAAA"}, {"kty": "oct", "k": "AAAA"}, {"kty": "OKP", "d": "A"}, {"use": "enc", "d": "A"}]
 )
-def test_a_private_member_refuses_the_set_also_in_a_key_that_is_not_used(leak: dict[str, object]) -> None:
+def test_a_private_member_refuses_the_set_also_in_a_key_that_is_not_used(member: dict[str, str]) -> None:
     with pytest.raises(KeysError, match="private"):
-        read_jwks(jwks(GOOD_RSA, leak), skip_unusable=True)
+        read_jwks(jwks(GOOD_RSA, {**GOOD_EC, "kid": "2", **member}), skip_unusable=True)
 
 
 @given(st.binary(max_size=400))
@@ -214,17 +201,12 @@ def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"issuer":1,"jwks_uri":"https://a.example"}',
-        b'{"issuer":"https://a.example"}',
+        b"", b"[]", b"{}", b'{"issuer":1,"jwks_uri":"https://a.example"}', b'{"issuer":"https://a.example"}',
         b'{"issuer":"https://a.example","jwks_uri":"http://a.example/jwks"}',
-        b'{"issuer":"https://a.example?x","jwks_uri":"https://a.example/jwks"}',
-        b'{"issuer":"' + b"a" * 70_000 + b'"}',
+        b'{"issuer":"https://a.example?x","jwks_uri":"https://a.example/jwks"}', b'{"issuer":"' + b"a" * 70_000 + b'"}',
         b'{"issuer":"https://a.example","jwks_uri":"https://b.example","jwks_uri":"https://a.example"}',
     ],
-)
+)  # fmt: skip
 def test_a_configuration_that_says_too_little_is_not_believed(body: bytes) -> None:
     with pytest.raises(DocumentError, match="expected"):
         parse_configuration(body)
@@ -233,11 +215,8 @@ def test_a_configuration_that_says_too_little_is_not_believed(body: bytes) -> No
 @pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda one: one.name)
 def test_coordinates_are_as_long_as_the_field(curve: ec.EllipticCurve) -> None:
     size = (curve.key_size + 7) // 8
-    short = next(
-        key
-        for key in (ec.derive_private_key(number, curve).public_key() for number in range(1, 20_000))
-        if key.public_numbers().x.bit_length() <= 8 * (size - 1)
-    )
+    keys = (ec.derive_private_key(number, curve).public_key() for number in range(1, 20_000))
+    short = next(key for key in keys if key.public_numbers().x.bit_length() <= 8 * (size - 1))
     shown = jwk(verifying_key(short))
     assert len(base64.urlsafe_b64decode(str(shown["x"]) + "==")) == size
     assert read_jwks(jwks(shown))[0].public.public_numbers() == short.public_numbers()

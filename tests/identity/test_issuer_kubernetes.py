@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from front_kit import Authority
 
 from nodeattest_controller import manifests
 from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, documents
@@ -22,6 +20,7 @@ ISSUER: Final = "https://issuer.example/clusters/a&b"
 JWKS_URI: Final = "https://elsewhere.example/keys"
 JWKS_TYPE: Final = {"Accept": "application/jwk-set+json"}
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+P256: Final = ec.SECP256R1()
 
 
 def public(key: PrivateKey) -> bytes:
@@ -36,36 +35,17 @@ def rsa_key(exponent: int = 65537) -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(exponent, 2048)
 
 
-def certificate(key: rsa.RSAPrivateKey) -> bytes:
-    nobody = x509.Name([])
-    unsigned = x509.CertificateBuilder().subject_name(nobody).issuer_name(nobody).public_key(key.public_key())
-    unsigned = unsigned.serial_number(5).not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
-    return (
-        unsigned.not_valid_after(datetime(2040, 1, 1, tzinfo=UTC)).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-    )
-
-
-def short_point(curve: ec.EllipticCurve) -> ec.EllipticCurvePrivateKey:
-    """Make a key one of whose coordinates begins with a zero byte, which must stay."""
-    while True:
-        key = ec.generate_private_key(curve)
-        point = key.public_key().public_numbers()
-        if min(point.x, point.y).bit_length() <= 8 * ((curve.key_size + 7) // 8 - 1):
-            return key
-
-
 @pytest.mark.conformance
 def test_both_documents_equal_kube_apiservers_byte_for_byte(assets: Path, tmp_path: Path) -> None:
-    p256 = ec.SECP256R1()
     contents = [
-        public(short_point(ec.SECP521R1())) + b"a comment\n" + public(short_point(p256)),
-        public(short_point(ec.SECP384R1())) + public(rsa_key()),
+        public(ec.generate_private_key(ec.SECP521R1())) + b"a comment\n" + public(ec.generate_private_key(P256)),
+        public(ec.generate_private_key(ec.SECP384R1())) + public(rsa_key()),
         public(rsa_key(3)),
-        certificate(rsa_key()),
+        Authority().pem,
         private(rsa_key(), PrivateFormat.TraditionalOpenSSL),
         private(rsa_key(), PrivateFormat.PKCS8),
         b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
-        + private(ec.generate_private_key(p256), PrivateFormat.TraditionalOpenSSL),
+        + private(ec.generate_private_key(P256), PrivateFormat.TraditionalOpenSSL),
     ]
     flags = [f"--service-account-jwks-uri={JWKS_URI}"]
     for number, content in enumerate(contents):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,56 +24,44 @@ ISSUER = f"{BASE}/shop/blue"
 CONFIGURATION, JWKS = "/fleet/shop/blue/.well-known/openid-configuration", "/fleet/shop/blue/openid/v1/jwks"
 
 
-@dataclass
 class Served:
-    """A folder with one cluster's documents, as ``issuer publish`` writes them."""
+    """A folder with documents, as ``issuer publish`` writes them."""
 
-    root: Path
-    folder: DocumentFolder
+    def __init__(self, root: Path, base: str = BASE) -> None:
+        self.root, self.jwks = root, root / "shop/blue/openid/v1/jwks"
+        settings = ServeSettings(address=BindAddress("127.0.0.1", 0), directory=root, issuer_base=base)
+        self.folder = DocumentFolder(settings, clock=lambda: 0.0)
 
-    @property
-    def jwks(self) -> Path:
-        return self.root / "shop/blue/openid/v1/jwks"
+    async def put(self, issuer: str = ISSUER, *, keys: tuple[str, ...] = ("a",), jwks_uri: str = "") -> None:
+        """Publish an issuer into its place below the base."""
+        place = self.root / issuer.removeprefix(BASE).strip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        desired = replace(wanted(*keys), issuer=issuer, jwks_uri=jwks_uri or default_jwks_uri(issuer))
+        await publish(directory(place), desired, clock=Clock())
 
     async def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.folder.reply(make_mocked_request(method, path, named))
 
 
-async def put(root: Path, issuer: str = ISSUER, *, keys: tuple[str, ...] = ("a",), jwks_uri: str = "") -> None:
-    """Publish an issuer into its place below the base."""
-    place = root / issuer.removeprefix(BASE).strip("/")
-    place.mkdir(parents=True, exist_ok=True)
-    desired = replace(wanted(*keys), issuer=issuer, jwks_uri=jwks_uri or default_jwks_uri(issuer))
-    await publish(directory(place), desired, clock=Clock())
-
-
-@asynccontextmanager
-async def serving(root: Path, base: str = BASE) -> AsyncGenerator[Served]:
-    settings = ServeSettings(address=BindAddress("127.0.0.1", 0), directory=root, issuer_base=base)
-    yield Served(root, DocumentFolder(settings, clock=lambda: 0.0))
-
-
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncGenerator[Served]:
-    await put(tmp_path)
-    async with serving(tmp_path) as running:
-        yield running
+async def served(tmp_path: Path) -> Served:
+    made = Served(tmp_path)
+    await made.put()
+    return made
 
 
 async def test_each_issuer_has_its_published_documents_under_the_path_of_its_url(tmp_path: Path) -> None:
-    others = (BASE, f"{BASE}/old/")
-    for issuer in (ISSUER, *others):
-        await put(tmp_path, issuer)
-    await put(tmp_path, f"{BASE}/c", jwks_uri=f"{BASE}/c/keys.json")
-    async with serving(tmp_path, f"{BASE}/") as running:
-        for issuer in (ISSUER, *others):
-            path = issuer.removeprefix("https://issuer.example").removesuffix("/")
-            made = documents(issuer, default_jwks_uri(issuer), wanted("a").keys)
-            assert (await running.ask(f"{path}/.well-known/openid-configuration")).body == made.configuration
-            assert (await running.ask(f"{path}/openid/v1/jwks")).body == made.jwks
-        answer = await running.ask("/fleet/c/keys.json")
-        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/jwk-set+json")
+    running, issuers = Served(tmp_path, f"{BASE}/"), (ISSUER, BASE, f"{BASE}/old/")
+    for issuer in issuers:
+        await running.put(issuer)
+        path = issuer.removeprefix("https://issuer.example").removesuffix("/")
+        made = documents(issuer, default_jwks_uri(issuer), wanted("a").keys)
+        assert (await running.ask(f"{path}/.well-known/openid-configuration")).body == made.configuration
+        assert (await running.ask(f"{path}/openid/v1/jwks")).body == made.jwks
+    await running.put(f"{BASE}/c", jwks_uri=f"{BASE}/c/keys.json")
+    answer = await running.ask("/fleet/c/keys.json")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/jwk-set+json")
 
 
 @pytest.mark.parametrize(
@@ -104,10 +90,10 @@ async def test_a_document_that_the_client_has_is_not_sent_again(served: Served) 
     assert (await served.ask(JWKS, If_None_Match=other)).status == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS"])
-async def test_other_methods_are_told_which_there_are(served: Served, method: str) -> None:
-    answer = await served.ask(JWKS, method)
-    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+async def test_other_methods_are_told_which_there_are(served: Served) -> None:
+    for method in ("POST", "DELETE", "OPTIONS"):
+        answer = await served.ask(JWKS, method)
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
     assert await served.ask(JWKS, "HEAD") == await served.ask(JWKS)
 
 
@@ -125,7 +111,7 @@ async def test_every_other_path_is_not_found(served: Served, path: str) -> None:
 
 
 async def test_what_is_published_next_is_served_at_once_and_what_is_removed_is_gone(served: Served) -> None:
-    await put(served.root, keys=("a", "b"))
+    await served.put(keys=("a", "b"))
     assert len(json.loads((await served.ask(JWKS)).body)["keys"]) == 2
     served.jwks.unlink()
     assert (await served.ask(JWKS)).status == 404
@@ -160,18 +146,13 @@ async def test_what_is_no_document_of_this_place_is_not_served_and_the_log_says_
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 20
 
 
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 async def test_a_folder_and_a_name_too_long_are_not_found_and_leave_no_file_open(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = open_files()
-    for _ in range(5):
-        assert (await served.ask("/fleet/shop/blue")).status == 404
-        assert (await served.ask(f"/fleet/{'a' * 256}")).status == 404
-    assert open_files() == before
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("/fleet/shop/blue", f"/fleet/{'a' * 256}") * 5:
+        assert (await served.ask(path)).status == 404
+    assert len(os.listdir("/proc/self/fd")) == before
     assert not caplog.records
 
 
@@ -191,6 +172,6 @@ async def test_a_link_and_a_pipe_are_not_followed_and_block_nothing(served: Serv
 
 async def test_it_is_ready_while_there_is_a_folder(served: Served, tmp_path: Path) -> None:
     assert served.folder.unready_reason() is None
-    async with serving(tmp_path / "gone") as nothing:
-        assert "--dir: expected a folder" in (nothing.folder.unready_reason() or "")
-        assert (await nothing.ask(JWKS)).status == 503
+    nothing = Served(tmp_path / "gone")
+    assert "--dir: expected a folder" in (nothing.folder.unready_reason() or "")
+    assert (await nothing.ask(JWKS)).status == 503

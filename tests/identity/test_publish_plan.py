@@ -105,15 +105,11 @@ def test_a_clock_that_is_days_behind_marks_no_key_as_absent(want: Desired) -> No
 
 
 @pytest.mark.parametrize("adopt", [False, True])
-def test_another_issuers_configuration_is_never_overwritten(adopt: bool) -> None:
+def test_another_issuers_configuration_and_another_clusters_place_are_never_overwritten(adopt: bool) -> None:
     other = documents("https://other.example", "https://other.example/jwks", [key("o")])
     there = Current(configuration=StoredObject(body=other.configuration, e_tag="1"))
     with pytest.raises(ForeignIssuerError, match=r"other\.example"):
         plan(there, replace(wanted("a"), adopt=adopt), START)
-
-
-@pytest.mark.parametrize("adopt", [False, True])
-def test_another_clusters_place_is_never_shared(adopt: bool) -> None:
     with pytest.raises(ForeignIssuerError, match="belong to"):
         plan(settled(wanted("a")), replace(wanted("a"), owner="cluster-2", adopt=adopt), START)
 
@@ -136,13 +132,10 @@ def test_a_lost_state_drops_no_key_when_the_documents_are_adopted(spoilt: bytes 
     assert state(adopted).absent_since == dict.fromkeys(kids("a", "b"), START + 5)
 
 
-def test_documents_of_an_unknown_issuer_are_not_adopted() -> None:
+def test_documents_of_an_unknown_issuer_are_not_adopted_and_no_key_is_no_publication() -> None:
     standing = replace(settled(wanted("a")), state=None, configuration=StoredObject(body=b"<html>", e_tag="1"))
     with pytest.raises(ForeignIssuerError, match="its issuer is unknown"):
         plan(standing, replace(wanted("a"), adopt=True), START)
-
-
-def test_no_key_is_no_publication() -> None:
     with pytest.raises(KeysError):
         plan(settled(wanted("a")), wanted(), START)
 

@@ -7,7 +7,6 @@ import fcntl
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -19,26 +18,16 @@ from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from publish_kit import START, Clock, kids, wanted
 
 from nodeattest_identity.issuer.keys import read_jwks
+from nodeattest_identity.publish import store as stores
 from nodeattest_identity.publish.cloud import CloudStore
-from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.publish.publisher import open_store, publish
-from nodeattest_identity.publish.store import (
-    DirectoryStore,
-    ObjectStore,
-    StoreAccess,
-    StoredObject,
-    StoreLocation,
-    StoreRefusedError,
-    StoreUnavailableError,
-    Write,
-    WriteConflictError,
-    parse_location,
-)
+from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, Write, WriteConflictError
 
 LOOPBACK, BUCKET, JWKS = "127.0.0.1", "issuers", "openid/v1/jwks"
 AZURE_KEY = "c2VjcmV0LWtleQ=="
 HEADERS = {"content_type": "application/jwk-set+json", "cache_control": "public, max-age=60"}
 KINDS = ("s3", "azblob", "gs")
+_QUICK = timedelta(milliseconds=1)
 
 
 @pytest.fixture(scope="module")
@@ -63,46 +52,38 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-def cloud(kind: str, url: str, *, root: str = "", container: str = BUCKET, key: str = AZURE_KEY) -> CloudStore:
+def cloud(kind: str, url: str, *, key: str = AZURE_KEY, prefix: str = "") -> CloudStore:
     """Make a store that fails quickly, under a prefix of its own."""
-    location = StoreLocation(
+    is_azure = kind == "azblob"
+    location = stores.StoreLocation(
         kind=kind,
-        root=root or ("account" if kind == "azblob" else BUCKET),
-        container=container if kind == "azblob" else "",
-        prefix=uuid4().hex,
+        root="account" if is_azure else BUCKET,
+        container=BUCKET if is_azure else "",
+        prefix=prefix or uuid4().hex,
     )
-    access = StoreAccess(region="us-east-1", endpoint_url=url, azure_key=key)
     return CloudStore(
         location,
-        access,
-        retry={
-            "max_retries": 1,
-            "retry_timeout": timedelta(seconds=5),
-            "backoff": {"init_backoff": timedelta(milliseconds=1), "base": 2},
-        },
+        stores.StoreAccess(region="us-east-1", endpoint_url=url, azure_key=key),
+        retry={"max_retries": 1, "retry_timeout": timedelta(seconds=5), "backoff": {"init_backoff": _QUICK, "base": 2}},
         request_timeout=timedelta(seconds=1),
     )
 
 
-@dataclass
-class Place:
-    """A location by two publishers."""
-
-    one: ObjectStore
-    other: ObjectStore
+Place = tuple[stores.ObjectStore, stores.ObjectStore]
+"""A location by two publishers."""
 
 
 @pytest.fixture(params=["dir", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    kind = str(request.param)
-    if kind == "dir":
-        return Place(DirectoryStore(tmp_path, "c1"), DirectoryStore(tmp_path, "c1"))
-    store = cloud(kind, request.getfixturevalue("s3_url"))
-    return Place(store, CloudStore(store._location, store._access))  # pyright: ignore[reportPrivateUsage] - the same
+    if request.param == "dir":
+        return stores.DirectoryStore(tmp_path, "c1"), stores.DirectoryStore(tmp_path, "c1")
+    prefix = uuid4().hex
+    one, other = (cloud("s3", request.getfixturevalue("s3_url"), prefix=prefix) for _ in range(2))
+    return one, other
 
 
 async def test_an_object_is_replaced_only_as_the_version_that_was_read(place: Place) -> None:
-    one, other = place.one, place.other
+    one, other = place
     assert await one.read(JWKS) is None
     await one.write(Write(path=JWKS, body=b"1", replaces=None, **HEADERS))
     with pytest.raises(WriteConflictError):
@@ -123,15 +104,13 @@ async def test_an_object_is_replaced_only_as_the_version_that_was_read(place: Pl
 
 
 async def test_two_publishers_at_one_moment_lose_no_key(place: Place) -> None:
-    async def run(store: ObjectStore, desired: Desired) -> None:
-        await publish(store, desired, clock=Clock())
-
-    await asyncio.gather(run(place.one, wanted("a")), run(place.other, wanted("b")))
-    stored = await place.one.read(JWKS)
+    one, other = place
+    await asyncio.gather(publish(one, wanted("a"), clock=Clock()), publish(other, wanted("b"), clock=Clock()))
+    stored = await one.read(JWKS)
     assert stored is not None
     assert {key.kid for key in read_jwks(stored.body)} == set(kids("a", "b"))
-    last = await publish(place.one, wanted("a"), clock=Clock(START + 9))
-    assert (await publish(place.other, wanted("a"), clock=Clock(START + 99))).writes == ()
+    last = await publish(one, wanted("a"), clock=Clock(START + 9))
+    assert (await publish(other, wanted("a"), clock=Clock(START + 99))).writes == ()
     assert [key.kid for key in last.state.keys] == kids("a", "b")
 
 
@@ -196,8 +175,8 @@ ANSWERS = [
     (418, "Odd[31m", StoreRefusedError, "got 418; see the error codes"),
     (409, "ConditionalRequestConflict", WriteConflictError, "meanwhile"),
     (412, "PreconditionFailed", WriteConflictError, "meanwhile"),
-    (503, "SlowDown", StoreUnavailableError, "busy"),
-    (429, "SlowDown", StoreUnavailableError, "busy"),
+    (503, "SlowDown", stores.StoreUnavailableError, "busy"),
+    (429, "SlowDown", stores.StoreUnavailableError, "busy"),
     (200, "NoObjectStore", StoreRefusedError, "expected an answer of an object store, got none, or another"),
 ]
 """Status, error code, and the error with its remedy."""
@@ -223,18 +202,18 @@ async def test_each_answer_of_a_store_is_an_error_with_a_remedy_and_no_secret(
 @pytest.mark.parametrize("kind", ["s3", "azblob"])
 async def test_a_store_that_does_not_answer_is_not_waited_for(kind: str) -> None:
     async with answering(0, "") as (url, _):
-        with pytest.raises(StoreUnavailableError, match="expected an answer of an object store, got none"):
+        with pytest.raises(stores.StoreUnavailableError, match="expected an answer of an object store, got none"):
             await cloud(kind, url).read(JWKS)
-    with pytest.raises(StoreUnavailableError, match="check the names in --to"):
+    with pytest.raises(stores.StoreUnavailableError, match="check the names in --to"):
         await cloud(kind, url).read(JWKS)  # nobody listens there any more
 
 
 async def test_a_lock_that_another_publisher_keeps_is_not_waited_for(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path, lock_seconds=0)
+    store = stores.DirectoryStore(tmp_path, lock_seconds=0)
     await store.write(Write(path=JWKS, body=b"1", replaces=None, **HEADERS))
     with (tmp_path / ".nodeattest/lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StoreUnavailableError, match="end the publisher that holds it"):
+        with pytest.raises(stores.StoreUnavailableError, match="end the publisher that holds it"):
             await store.write(Write(path="other", body=b"1", replaces=None, **HEADERS))
     await store.write(Write(path="other", body=b"1", replaces=None, **HEADERS))
 
@@ -250,10 +229,10 @@ async def test_a_lock_that_another_publisher_keeps_is_not_waited_for(tmp_path: P
     ],
 )
 def test_a_location_is_parsed(text: str, parts: tuple[str, ...]) -> None:
-    location = parse_location(text)
+    location = stores.parse_location(text)
     assert (location.kind, location.root, location.container, location.prefix) == parts
-    assert open_store(location, StoreAccess()).name == str(location) == text
-    assert open_store(location.below("n/c"), StoreAccess()).name == f"{text}/n/c"
+    assert open_store(location, stores.StoreAccess()).name == str(location) == text
+    assert open_store(location.below("n/c"), stores.StoreAccess()).name == f"{text}/n/c"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +244,7 @@ def test_a_location_is_parsed(text: str, parts: tuple[str, ...]) -> None:
 )  # fmt: skip
 def test_an_invalid_location_is_refused(text: str) -> None:
     with pytest.raises(StoreRefusedError, match="--to: expected dir:PATH"):
-        parse_location(text)
+        stores.parse_location(text)
 
 
 async def test_credentials_that_cannot_be_read_are_refused_and_not_shown(

@@ -36,7 +36,6 @@ class ExpiringCache(Generic[K, V]):
             self._entries.popitem(last=False)
 
     def remove(self, key: K) -> None:
-        """Forget a key."""
         self._entries.pop(key, None)
 
     def __len__(self) -> int:

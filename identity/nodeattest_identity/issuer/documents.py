@@ -1,10 +1,8 @@
-"""The URLs and the two documents of an issuer: OpenID configuration and key set, as kube-apiserver writes them. Pure.
+"""The URLs and the two documents of an issuer: OpenID configuration and key set. Pure.
 
-A URL that passes is returned byte for byte: issuers are compared so, and a slash at the end makes another
-issuer. Members, their order and every byte are kube-apiserver's, so a comparison of the two shows no difference. Only
-public members can be written, because each is named here.
-Source: Kubernetes pkg/serviceaccount/openidmetadata.go (scheme https; an issuer has no query and no fragment); go-jose
-jwk.go rawJSONWebKey; Go encoding/json (HTML escapes); OpenID Connect Discovery 1.0 §3 and §4; RFC 7517 §4, RFC 7518 §6.
+Members, their order and every byte are kube-apiserver's. URLs stay byte for byte, because issuers are compared so.
+Source: Kubernetes pkg/serviceaccount/openidmetadata.go; go-jose jwk.go rawJSONWebKey; Go encoding/json (HTML escapes);
+OpenID Connect Discovery 1.0 §3 and §4; RFC 7517 §4, RFC 7518 §6.
 """
 
 from __future__ import annotations

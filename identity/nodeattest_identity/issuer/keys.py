@@ -1,8 +1,6 @@
 """Public keys by which service accounts' tokens are verified, out of PEM files and key sets.
 
-Whatever is read, only the public half of it leaves this module. Bytes give keys in their order, or
-``KeysError``, which quotes none of them. A key is RSA of 2048 bits or more, or on one of NIST's curves P-256, P-384 and
-P-521: what kube-apiserver can sign with.
+Only the public half of what is read leaves this module. A key is what kube-apiserver can sign with.
 Source: Kubernetes client-go util/keyutil/key.go ParsePublicKeysPEM, pkg/serviceaccount/jwt.go keyIDFromPublicKey,
 pkg/serviceaccount/openidmetadata.go; RFC 7517 §4 and §5, RFC 7518 §6.
 """
@@ -76,12 +74,10 @@ class VerifyingKey:
 
     @property
     def spki(self) -> bytes:
-        """The SubjectPublicKeyInfo in DER."""
         return self.public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
     @property
     def jwk(self) -> RSAKey | ECKey:
-        """The key for JOSE."""
         public = self.public
         return RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
 

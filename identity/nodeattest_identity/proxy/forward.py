@@ -139,7 +139,6 @@ class Forwarder:
         self._session, self._upgrades = self._open(kept=True), self._open(kept=False)
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._session.close()
         await self._upgrades.close()
 

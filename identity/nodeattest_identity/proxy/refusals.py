@@ -70,7 +70,6 @@ class Refusal(StrEnum):
     status: HTTPStatus
 
     def __new__(cls, value: str, status: HTTPStatus) -> Self:
-        """Make a member."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.status = status
@@ -128,7 +127,6 @@ class RefusalError(Exception):
         return self.status.phrase.replace(" ", "") if isinstance(self.refusal, HTTPStatus) else self.refusal.value
 
     def reply(self) -> Reply:
-        """Make the reply to the request."""
         is_public = isinstance(self.refusal, HTTPStatus)
         message = self.detail if is_public else f"{self.status.phrase}: {self.refusal}"
         retry = {"Retry-After": _RETRY[self.status]} if self.status in _RETRY else {}
@@ -139,5 +137,4 @@ class RefusalError(Exception):
         )
 
     def response(self) -> web.Response:
-        """Make the response to the request."""
         return response(self.reply(), last=self.close)

@@ -44,7 +44,6 @@ class RequestTarget:
 
     @property
     def raw(self) -> str:
-        """The raw target."""
         return self.path if self.query is None else f"{self.path}?{self.query}"
 
 

@@ -98,7 +98,6 @@ class ProxyServer(HttpListener):
 
     @property
     def in_flight(self) -> int:
-        """Number of requests in flight."""
         return self._held.total()
 
     @contextmanager
@@ -117,22 +116,18 @@ class ProxyServer(HttpListener):
         log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", message)
 
     async def start(self) -> None:
-        """Listen; raises ``SettingsError`` if the address is not available."""
         await self.forwarder.open()
         await super().start()
 
     async def stop(self) -> None:
-        """Stop listening, let requests end, close every connection."""
         await super().stop()
         await self.forwarder.close()
 
     def lifetime(self, connection: asyncio.Transport, /) -> float | None:
-        """Bound unauthenticated connections."""
         is_short = self._is_unauthenticated is not None and self._is_unauthenticated(connection)
         return self.limits.unauthenticated_seconds if is_short else None
 
     def refuse(self, kind: InvalidRequest) -> Reply:
-        """Return the reply to what is no request."""
         return self._invalid(_INVALID[kind], "expected HTTP/1.1, got something else").reply()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:

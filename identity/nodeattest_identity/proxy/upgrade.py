@@ -1,8 +1,6 @@
 """Upgrades to WebSocket, and to nothing else.
 
-An upgrade is a GET of HTTP/1.1 without a body, with one protocol, one key and version 13; h2c, SPDY and others are
-refused. Bytes are tunnelled only after a 101 with the right accept key; after any other response both connections are
-closed. Nothing is stored; a slow reader stops the writer.
+Bytes are tunnelled only after a 101 with the right accept key; after any other response both connections are closed.
 Source: RFC 6455 §4.1 and §4.2, RFC 9110 §7.8; CVE-2018-1002105: kube-apiserver copied bytes after a refused upgrade.
 """
 
@@ -106,7 +104,6 @@ class _Pipe:
         self._waiting: asyncio.Task[None] | None = None
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Forward bytes."""
         transport = self._sink.transport
         if transport is None or transport.is_closing() or self._ended.done():
             self.feed_eof()
@@ -118,20 +115,16 @@ class _Pipe:
         return False, b""
 
     def feed_eof(self) -> None:
-        """End both directions."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     def is_eof(self) -> bool:
-        """Return whether the tunnel ended."""
         return self._ended.done()
 
     def set_exception(self, _error: BaseException, _cause: BaseException | None = None) -> None:
-        """End both directions."""
         self.feed_eof()
 
     def stop(self) -> None:
-        """Stop waiting for the sink."""
         if self._waiting is not None:
             self._waiting.cancel()
 

@@ -92,7 +92,6 @@ class CloudStore(ObjectStore):
         self._opened: _Store | None = None
 
     async def read(self, path: str, /) -> StoredObject | None:
-        """Read an object."""
         async with self._reported(path):
             try:
                 found = await obstore.get_async(await self._store(), path)
@@ -115,7 +114,6 @@ class CloudStore(ObjectStore):
             )
 
     async def write(self, write: Write, /) -> None:
-        """Replace an object."""
         async with self._reported(write.path):
             try:
                 await obstore.put_async(
@@ -214,7 +212,6 @@ class CloudStore(ObjectStore):
         )
 
     def _error(self, path: str, error: Exception) -> StoreRefusedError | StoreUnavailableError:
-        """Explain the store's answer by its status and error code."""
         where, text, code = f"{self.name}: {path}", str(error), _code(error)
         found = _STATUS.search(text)
         if found is None:

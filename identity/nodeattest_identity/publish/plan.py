@@ -1,14 +1,8 @@
 """The state of an issuer's documents, and the next writes from the stored objects and the desired documents. Pure.
 
-The state object is beside the documents and marks them as ours: it has each published key, and since when it is absent.
-It decides which keys are published; both documents follow from it, so that a lost key set can be restored. No private
-key can be part of it. For the writes of one plan in their order (state, key set, configuration), interrupted anywhere:
-1. A key that was in the state and in the key set, and that was desired less than ``retire_after`` ago, stays in the key
-   set, so its tokens verify at every instant. A revoked key goes at once.
-2. Two publishers that start from the same read conflict at the first object that both write. The next run completes
-   what a killed run began.
-3. A key in the key set that the state does not know is removed: somebody else wrote it.
-4. Documents of others are not touched (``ForeignIssuerError``). Nothing is planned if everything is as desired.
+The state object stands beside the documents and marks them as ours. It has each published key, and since when the key
+is absent. The writes of one plan go in the order state, key set, configuration, so that after an interruption anywhere
+a key whose tokens may be valid is still published, and the next run completes.
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
 """
 

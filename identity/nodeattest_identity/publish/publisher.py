@@ -1,8 +1,6 @@
 """Publishes: reads the store, plans, writes, until nothing is left to write; then compares what the public URL serves.
 
-At whatever instant it is killed, tokens verify and the next run completes. After a write conflict it reads and plans
-again. It ends, even if a store never keeps what is written. Outdated public content is distinct from wrong content:
-caches may hold the older documents for their max-age.
+Outdated public content is distinct from wrong content: caches may hold the older documents for their max-age.
 Source: OpenID Connect Discovery 1.0 §4 (issuer equals URL), RFC 9111 §5.2.2 (Cache-Control).
 """
 

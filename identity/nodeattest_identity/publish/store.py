@@ -1,10 +1,7 @@
 """Stores of issuers' documents: how they are named, what each must do, and a directory as one of them.
 
-A write replaces one object as a whole or not at all, and only if the object still is the version that was read: of two
-writers that read the same version, one gets ``WriteConflictError``.
-In a directory each object is a file. It is replaced by one rename after its bytes are on the disk, and is readable for
-everybody (0644, directories 0755). Writers exclude each other by a file lock. Symbolic links below the directory are
-not followed, even if a path becomes one meanwhile: a writer there cannot direct a publisher elsewhere.
+A write replaces one object as a whole, and only if it still is the version that was read. In a directory writers
+exclude each other by a file lock, and symbolic links are not followed, even if a path becomes one meanwhile.
 """
 
 from __future__ import annotations
@@ -113,12 +110,10 @@ class StoreLocation:
     prefix: str = ""
 
     def __str__(self) -> str:
-        """Return the location as the operator gives it."""
         parts = [part for part in (self.root, self.container, self.prefix) if part]
         return f"{self.kind}:{'' if self.kind == 'dir' else '//'}{'/'.join(parts)}"
 
     def below(self, folder: str) -> StoreLocation:
-        """Return the location of a folder in it."""
         return replace(self, prefix=f"{self.prefix}/{folder}" if self.prefix else folder)
 
 
@@ -132,7 +127,6 @@ class StoreAccess:
 
 
 def parse_location(text: str) -> StoreLocation:
-    """Parse a location; raises ``StoreRefusedError``."""
     kind, _, rest = text.partition(":")
     if kind == "dir" and rest:
         return StoreLocation(kind=kind, root=rest)
@@ -157,11 +151,9 @@ class DirectoryStore(ObjectStore):
         self.name = f"dir:{root / prefix}"
 
     async def read(self, path: str, /) -> StoredObject | None:
-        """Read a file."""
         return await asyncio.to_thread(self._read, self._prefix + path)
 
     async def write(self, write: Write, /) -> None:
-        """Replace a file; its web server sets the headers."""
         await asyncio.to_thread(self._write, self._prefix + write.path, write)
 
     def _read(self, path: str) -> StoredObject | None:

@@ -1,8 +1,6 @@
 """A cache of an issuer's keys; they are fetched again when they are stale or when a key id is unknown.
 
-One fetch runs at a time, and at most one every ``MIN_INTERVAL`` seconds, whatever key ids tokens name. While the issuer
-is unreachable or its documents are refused, the last good keys count for ``MAX_STALE`` seconds. A fetch replaces all
-keys: a key that the issuer revokes is gone with the next fetch.
+While the issuer is unreachable or its documents are refused, the last good keys count for ``MAX_STALE`` seconds.
 Source: Kubernetes pkg/serviceaccount/jwt.go: a key is published a max-age before it signs.
 """
 
@@ -55,7 +53,6 @@ class JWKSCache:
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are valid keys."""
         return bool(self._valid_keys())
 
     async def fetch_first(self) -> None:
@@ -82,7 +79,6 @@ class JWKSCache:
         raise Unavailable(Reason.ISSUER_UNAVAILABLE, "the issuer has not answered yet", remedy=remedy)
 
     async def aclose(self) -> None:
-        """Cancel a running fetch."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait({self._fetching})

@@ -1,10 +1,7 @@
 """JWTs (JWS compact): signed with a private RSA or P-256 key, and verified strictly under an issuer's keys.
 
-``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``. ``verify`` returns ``Claims`` that one
-of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that are valid now. No
-message quotes the token.
-It is stricter than other relying parties: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key without
-one), and unknown header members and a ``typ`` that is not JWT (an RFC 9068 access token, a logout token) are refused.
+It is stricter than other relying parties: ``kid`` is required, unknown header members and types are refused. No message
+quotes the token.
 Source: companion proposal 003, "Properties of this token"; RFC 7515 §5.2 and §4.1, RFC 7519 §2, §4.1 and §7.2, RFC 8725
 §3; Kubernetes pkg/serviceaccount/jwt.go and externaljwt.
 """

@@ -3,12 +3,8 @@
     party = RelyingParty.at(Expected(issuer="https://…", audiences=frozenset({"vault"})))
     claims = await party.verify(token)      # Denied: never valid; Unavailable: retry
 
-The configuration at the issuer's own URL must name that issuer byte for byte, and an https key set. No other URL of a
-document or a token is ever requested. A document is one bounded HTTPS GET: no redirect, proxy, cookie, credential,
-content encoding or setting from the environment. A failure is ``Unavailable``; a response that can never be accepted is
-``Denied``.
-Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5 (unknown keys are
-ignored); RFC 9110 §15.4.
+No other URL of a document or a token is ever requested.
+Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5; RFC 9110 §15.4.
 """
 
 from __future__ import annotations

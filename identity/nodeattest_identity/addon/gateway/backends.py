@@ -61,7 +61,6 @@ class SubjectAccessAuthorizer:
         self._in_flight: SingleFlight[_Question, bool] = SingleFlight()
 
     async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
-        """Raise ``RefusalError`` unless the user is allowed."""
         question = user, target.namespace, target.name, _VERBS.get(method, "")
         allowed = self._cache.get(question)
         if allowed is None:
@@ -110,7 +109,6 @@ class EndpointResolver:
         self._cache: ExpiringCache[tuple[str, str, str], list[ServiceEndpoint]] = ExpiringCache(_MAX_SERVICES, clock)
 
     async def resolve(self, target: ServiceTarget) -> ServiceEndpoint:
-        """Return an endpoint; raises ``RefusalError``."""
         key = target.namespace, target.service, target.port
         found = self._cache.get(key)
         if found is None:

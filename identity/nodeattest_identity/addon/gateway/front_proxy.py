@@ -1,16 +1,10 @@
 """The user of a request, as kube-apiserver states it under the certificate of its front proxy.
 
-``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an allowed
-name. A ConfigMap that allows every name is refused: users' certificates might lead to the same CA. Only the header
-names that kube-apiserver itself writes, and therefore removes from its users' requests, are read: any user could send
-another name that the ConfigMap lists, and ``X-Remote-Uid`` where it does not (kube-apiserver before 1.33).
-A change of the ConfigMap counts from the next handshake and the next request. If it is deleted or unusable, no caller
-is authenticated; while the API server is unreachable the last version stays.
-TLS is 1.3 without resumption. A client certificate is requested and not required, because key sets are public. One of
-another CA than the front proxy's ends the handshake.
+``X-Remote-*`` headers are read only under a certificate of the front proxy's CA with an allowed name, and only those
+that this kube-apiserver writes: it removes no others from its users' requests. A client certificate is requested and
+not required, because key sets are public. While the API server is unreachable the last ConfigMap counts.
 Source: apiserver pkg/authentication/request/headerrequest and x509 (CAs of a bundle are roots, intermediate or not);
-client-go transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go; OpenSSL
-SSL_set_SSL_CTX, by which a handshake gets the current certificate and CAs.
+client-go transport/round_trippers.go (SetAuthProxyHeaders); OpenSSL SSL_set_SSL_CTX.
 """
 
 from __future__ import annotations
@@ -74,7 +68,6 @@ class FrontProxyTrust:
 
     @property
     def pem(self) -> str:
-        """The CAs in PEM."""
         return "".join(map(ssl.DER_cert_to_PEM_cert, self.authorities))
 
 
@@ -196,7 +189,6 @@ class FrontProxyWatcher:
         )
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         await self._reflector.run()
 
     def unready_reason(self) -> str | None:

@@ -1,12 +1,8 @@
 """The gateway's signing keys in the one Secret that all replicas share, their rotation, and the tokens.
 
-A key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have cached a
-key set without it. It stays published for ``RotationSchedule.behind`` after its successor signs, which is longer than
-any token lives. Every write of the Secret is a compare-and-swap, so two replicas never overwrite each other's key. An
-unreadable Secret is never replaced. Keys that were not compared with the Secret for longer than ``_STALE`` sign
-nothing: another replica may have removed them.
-Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposals
-002, rotation, and 003, "Properties of this token".
+A key is published for ``ahead`` before it signs, except the very first, and for ``behind`` after it signed. Every write
+of the Secret is a compare-and-swap, and an unreadable Secret is never replaced.
+Source: Kubernetes pkg/serviceaccount/jwt.go; companion proposals 002, rotation, and 003, "Properties of this token".
 """
 
 from __future__ import annotations
@@ -104,7 +100,6 @@ class RotationSchedule:
 
 
 def generate_key(algorithm: Algorithm) -> PrivateKey:
-    """Generate a private key for an algorithm."""
     if algorithm == "RS256":
         return rsa.generate_private_key(65537, _RSA_BITS)
     return ec.generate_private_key(ec.SECP256R1())
@@ -132,7 +127,6 @@ def rotate(keyset: KeySet, now: float, schedule: RotationSchedule, make: Callabl
 
 
 def encode_keyset(keyset: KeySet) -> bytes:
-    """Encode the keys, private keys included."""
     keys: list[JsonValue] = []
     for key in keyset.keys:
         pem = key.signing.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -202,7 +196,6 @@ class KeyStore:
         return None if self.unready_reason() else self.keyset.signer(now)
 
     def unready_reason(self) -> str | None:
-        """Why nothing can be signed now; None if it can."""
         if not self.keyset.keys:
             return self._last_message or "the signing keys were not read yet"
         if self._clock() - self._last_read > _STALE:
@@ -215,7 +208,6 @@ class KeyStore:
         self.keyset, self._last_read, self._last_message = _keyset_of(secret), self._clock(), ""
 
     def _next_content(self, secret: JsonObject | None) -> SecretContent | None:
-        """Return the Secret's content as it must be now; None if it needs no change."""
         keyset = KeySet() if secret is None else _keyset_of(secret)
         wanted = rotate(keyset, self._now(), self._schedule, partial(generate_key, self._algorithm))
         if wanted is None:

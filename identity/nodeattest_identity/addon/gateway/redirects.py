@@ -1,18 +1,10 @@
-"""Replaces the redirects of an add-on, which kube-apiserver passes on to nobody. Pure.
+"""Replaces the redirects of an add-on, for which kube-apiserver answers 502 (CVE-2022-3172). Pure.
 
-kube-apiserver answers 502 to every status 3xx with a ``Location`` of an aggregated API server, because that could lead
-its users, with their credentials, anywhere (CVE-2022-3172).
-
-No status 3xx leaves with a ``Location``. A browser gets a page that leads on, but only to a place below the
-add-on's own path, by a relative reference, with GET. The reference goes up to the root and names the whole path:
-kube-apiserver decodes paths, so a browser at ``…/a%2Fb`` is less deep than the gateway sees, and would leave the
-add-on's path with a shorter one. (Behind a proxy that adds a path of its own, such a browser leaves that path.)
-Everybody else gets an error that says where to ask. A place that is not the add-on's own is named nowhere. Cookies of a
-redirect are kept. A ``Location`` of another status that is the add-on's own becomes relative: kube-apiserver would
-write the gateway's own address before it.
-Source: apimachinery pkg/util/proxy/upgradeaware.go (RejectForwardingRedirects) and transport.go (rewriteURL);
-kube-apiserver's ``--aggregator-reject-forwarding-redirect``; RFC 3986 §5.2, RFC 9110 §15.4; URL Standard (WHATWG) for
-encoded dots and backslashes; HTML Standard, "Refresh".
+A browser gets a page that leads on by a relative reference, but only below the add-on's own path. The reference goes up
+to the root, because kube-apiserver decodes paths: a browser may be less deep than the gateway sees. Everybody else gets
+an error that says where to ask. A ``Location`` of another status becomes relative, too.
+Source: apimachinery pkg/util/proxy/upgradeaware.go (RejectForwardingRedirects) and transport.go (rewriteURL); RFC 3986
+§5.2, RFC 9110 §15.4; URL Standard (WHATWG) for encoded dots and backslashes; HTML Standard, "Refresh".
 """
 
 from __future__ import annotations

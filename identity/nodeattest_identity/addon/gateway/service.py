@@ -144,7 +144,6 @@ class Gateway(ProxyServer):
         metrics.keys.set_function(lambda: len(keys.published))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request."""
         path = request.raw_path.partition("?")[0].removesuffix("/")
         what = "issuer" if path in self._issuer_paths else "discovery" if path in DOCUMENTS else "proxy"
         try:

@@ -94,7 +94,6 @@ class ServiceTarget:
 
     @property
     def audience(self) -> str:
-        """``aud`` of a token for this service."""
         return f"{self.namespace}/{self.service}"
 
 

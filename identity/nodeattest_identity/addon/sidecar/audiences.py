@@ -1,6 +1,5 @@
 """The audiences of an add-on: ``namespace/name`` of the Services that select its pod by the pod's current labels.
 
-There is none before the first list of Services, nor after ``_MAX_STALE`` without contact to the API server.
 Source: companion proposal 003 ("periodically list services in the namespace"); core/v1 ServiceSpec.selector (equality
 only, empty selects nothing); downward API, ``fieldPath: metadata.labels`` (``key="escaped value"`` a line).
 """
@@ -55,11 +54,9 @@ class ServiceAudiences:
         )
 
     async def run(self) -> None:
-        """Follow the Services until cancelled."""
         await self._services.run()
 
     def audiences(self) -> frozenset[str]:
-        """Return ``namespace/name`` of the Services that select this pod."""
         if self.unready_reason() is not None:
             return frozenset()
         if self._clock() >= self._next_check:

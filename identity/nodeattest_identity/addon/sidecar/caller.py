@@ -1,9 +1,7 @@
 """The caller of a request: its one bearer token, what the token proves, and the identity headers for the add-on.
 
-A request has exactly one token, in one ``Authorization`` header. A token in the query is refused, because queries are
-logged and forwarded. A token is valid until its ``exp`` without leeway, because responses end then, too. A token with
-further audiences is refused: each of them could replay it here. A name that does not fit into a header is refused and
-never rewritten: a rewritten name could be another user's. No message quotes a credential.
+A token has no leeway, because responses end with it, and one audience, because another could replay it. A name that
+does not fit into a header is refused and never rewritten: it could become another user's.
 Source: RFC 6750 §2.1 to §2.3, RFC 9110 §11.6.2, RFC 8725 §3; companion proposal 003, "Properties of this token".
 """
 
@@ -57,7 +55,6 @@ class CallerVerifier:
     """Seconds since the epoch."""
 
     async def verify(self, token: bytes) -> Caller:
-        """Verify a token; raises ``Denied`` or ``Unavailable``."""
         audiences = self.audiences()
         if not audiences:
             raise Unavailable(

@@ -72,7 +72,6 @@ class SidecarSettings:
     limits: ProxyLimits = field(default_factory=ProxyLimits)
 
     def __post_init__(self) -> None:
-        """Refuse settings that open the add-on or forward elsewhere."""
         if not self.upstream.is_loopback:
             raise SettingsError(f"--upstream: expected 127.0.0.1:port or [::1]:port, got {self.upstream}")
         if (self.certificate is None) != (self.key is None):
@@ -117,11 +116,9 @@ class Sidecar(ProxyServer):
         metrics.open.set_function(lambda: self.in_flight)
 
     def count_invalid(self, refusal: Refusal, /) -> None:
-        """Count a refusal of what is no request."""
         self._metrics.refused.labels(refusal.value).inc()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request; raises ``RefusalError``."""
         request_id = secrets.token_hex(8)
         caller: Caller | None = None
         try:
