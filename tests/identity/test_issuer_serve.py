@@ -146,13 +146,17 @@ async def test_what_is_no_document_of_this_place_is_not_served_and_the_log_says_
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 20
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def test_a_folder_and_a_name_too_long_are_not_found_and_leave_no_file_open(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for path in ("/fleet/shop/blue", f"/fleet/{'a' * 256}") * 5:
         assert (await served.ask(path)).status == 404
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
     assert not caplog.records
 
 

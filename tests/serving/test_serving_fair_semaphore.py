@@ -13,19 +13,21 @@ from nodeattest_serving.fair_semaphore import FairSemaphore
 class Asking:
     """Some who ask in one order, and the order in which they had their turn."""
 
-    def __init__(self, semaphore: FairSemaphore) -> None:
-        self.semaphore = semaphore
+    def __init__(self, **limits: float) -> None:
+        self.semaphore = FairSemaphore(**limits)  # type: ignore[arg-type]
         self.had: list[str] = []
         self.go = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def ask(self, name: str) -> asyncio.Task[None]:
-        """Ask as the peer that is the name's first letter."""
-        task = asyncio.create_task(self.have(name))
-        self.tasks.append(task)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        return task
+    async def ask(self, *names: str) -> list[asyncio.Task[None]]:
+        """Ask, each as the peer that is the name's first letter."""
+        asked: list[asyncio.Task[None]] = []
+        for name in names:
+            asked.append(asyncio.create_task(self.have(name)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        self.tasks += asked
+        return asked
 
     async def have(self, name: str) -> None:
         async with self.semaphore.acquire(name[0]):
@@ -38,43 +40,38 @@ class Asking:
 
 
 async def test_peers_are_served_one_after_another_however_many_one_asks_for() -> None:
-    asking = Asking(FairSemaphore(limit=1, max_waiting=8))
-    for name in ("a0", "a1", "a2", "a3", "b1", "b2", "c1"):
-        await asking.ask(name)
+    asking = Asking(limit=1, max_waiting=8)
+    await asking.ask("a0", "a1", "a2", "a3", "b1", "b2", "c1")
     assert asking.had == ["a0"], "one at once"
     assert await asking.end() == [None] * 7
     assert asking.had == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
 async def test_a_peer_holds_at_most_its_part_and_what_it_releases_is_its_own_next_waiters() -> None:
-    asking = Asking(FairSemaphore(limit=4, limit_of_peer=2, max_waiting=8))
-    for name in ("a0", "a1", "a2", "a3", "b0", "b1", "c0"):
-        await asking.ask(name)
+    asking = Asking(limit=4, limit_of_peer=2, max_waiting=8)
+    names = ("a0", "a1", "a2", "a3", "b0", "b1", "c0")
+    await asking.ask(*names)
     assert asking.had == ["a0", "a1", "b0", "b1"]
     assert asking.semaphore.waiting == 3
     assert await asking.end() == [None] * 7
-    assert sorted(asking.had) == ["a0", "a1", "a2", "a3", "b0", "b1", "c0"]
-    for name in ("d0", "d1", "e0", "e1"):
-        await asking.ask(name)
+    assert sorted(asking.had) == [*names]
+    await asking.ask("d0", "d1", "e0", "e1")
     assert asking.had[-4:] == ["d0", "d1", "e0", "e1"], "all are free again"
 
 
 async def test_where_no_place_is_left_the_longest_line_gives_one_up_and_never_the_shorter() -> None:
-    asking = Asking(FairSemaphore(limit=1, max_waiting=4))
-    for name in ("a0", "a1", "a2", "a3", "a4"):
-        await asking.ask(name)
-    for name in ("a5", "b1", "b2", "b3"):
-        await asking.ask(name)
+    asking = Asking(limit=1, max_waiting=4)
+    names = ("a0", "a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3")
+    await asking.ask(*names)
     assert asking.semaphore.waiting == 4
-    ended = dict(zip(("a0", "a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3"), await asking.end(), strict=True))
+    ended = dict(zip(names, await asking.end(), strict=True))
     assert {name for name, error in ended.items() if isinstance(error, Unavailable)} == {"a3", "a4", "a5", "b3"}
     assert asking.had == ["a0", "a1", "b1", "a2", "b2"]
 
 
 async def test_a_cancelled_waiter_that_is_evicted_does_not_fail_the_request_of_the_peer_that_evicts_it() -> None:
-    asking = Asking(FairSemaphore(limit=1, max_waiting=2))
-    for name in ("a0", "a1", "a2"):
-        await asking.ask(name)
+    asking = Asking(limit=1, max_waiting=2)
+    await asking.ask("a0", "a1", "a2")
     asking.tasks.append(asyncio.create_task(asking.have("b1")))
     asking.tasks[2].cancel()  # cancels its future now; its task runs after b1, which evicts it
     ended = await asking.end()
@@ -84,25 +81,22 @@ async def test_a_cancelled_waiter_that_is_evicted_does_not_fail_the_request_of_t
 
 
 async def test_who_waits_too_long_or_goes_away_keeps_nobody_from_his_turn() -> None:
-    asking = Asking(FairSemaphore(limit=1, timeout=0.01))
-    await asking.ask("a0")
-    late = await asking.ask("b1")
+    late = Asking(limit=1, timeout=0.01)
+    await late.ask("a0", "b1")
     with pytest.raises(Unavailable, match="too many requests"):
-        await late
-    assert asking.semaphore.waiting == 0
-    asking.semaphore = FairSemaphore(limit=1)
-    first, gone, last = [await asking.ask(name) for name in ("c0", "d1", "e1")]
+        await late.tasks[1]
+    assert late.semaphore.waiting == 0
+    asking = Asking(limit=1)
+    _, gone, _ = await asking.ask("c0", "d1", "e1")
     gone.cancel()
-    asking.go.set()
-    await asyncio.gather(first, last)
-    assert asking.had == ["a0", "c0", "e1"]
-    async with asking.semaphore.acquire("f"):
-        assert asking.semaphore.waiting == 0
+    await asking.end()
+    assert asking.had == ["c0", "e1"]
+    assert asking.semaphore.waiting == 0
 
 
 async def test_a_turn_that_comes_as_its_owner_goes_is_the_next_ones() -> None:
-    asking = Asking(FairSemaphore(limit=1))
-    first, gone, last = [await asking.ask(name) for name in ("a0", "b1", "c1")]
+    asking = Asking(limit=1)
+    first, gone, last = await asking.ask("a0", "b1", "c1")
     first.add_done_callback(lambda _: gone.cancel())
     await asking.end()
     assert asking.had[-1] == "c1"

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from front_kit import LOOPBACK, Authority, ask, get
+from front_kit import Authority, ask, get
 from polling import until
+from proxy_kit import ANY_PORT, LOOPBACK, connected, running
 from virtual import now, run_virtually
 
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits
+from nodeattest_serving.bounded_server import ConnectionLimits, UnauthenticatedLimits
 from nodeattest_serving.connection_slots import ConnectionSlots
 from nodeattest_serving.http_server import Reply
 from nodeattest_serving.program import Listener
@@ -31,7 +32,7 @@ async def reply(_request: web.BaseRequest, _client: str) -> Reply:
 def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> None:
     served: list[tuple[str, float]] = []
     few = UnauthenticatedLimits(is_unauthenticated=lambda _: True, connections=9, handshakes=100.0)
-    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, ConnectionLimits(), unauthenticated=few)
+    listener = Listener(reply, ANY_PORT, None, ConnectionLimits(), unauthenticated=few)
 
     async def handshake(client: str) -> bool:
         if may_begin := await listener.await_turn(client):
@@ -49,49 +50,44 @@ def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> N
     assert served[-1][1] > (len(served) - 2) / few.handshakes
 
 
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def tls(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
+    return ServingCertificate(*authority.certify(tmp_path)).context
+
+
 async def test_a_connection_from_outside_the_allowed_networks_is_closed_before_tls(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority = Authority()
-    tls = ServingCertificate(*authority.certify(tmp_path)).context
     allowed = (ip_network("127.0.0.1"), ip_network("fd00::/64"))
-    listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, ConnectionLimits(), allowed=allowed)
-    await listener.start()
-    for _ in range(3):
-        reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=("127.0.2.1", 0))
-        assert await reader.read() == b""
-        writer.transport.abort()
-    assert (await ask(listener.port, get(), authority)).status == 200
-    await listener.stop()
+    async with running(Listener(reply, ANY_PORT, tls, ConnectionLimits(), allowed=allowed)) as listener:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=("127.0.2.1", 0))
+            assert await reader.read() == b""
+            writer.transport.abort()
+        assert (await ask(listener.port, get(), authority)).status == 200
     assert caplog.messages == ["closed connections from outside the allowed networks, the last one from 127.0.2.1"]
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_clients_that_refuse_the_certificate_take_no_place_and_log_no_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: ssl.TLSVersion
+    authority: Authority, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture, version: ssl.TLSVersion
 ) -> None:
-    authority = Authority()
-    tls = ServingCertificate(*authority.certify(tmp_path)).context
-    ignorant, knowing = ssl.create_default_context(), ssl.create_default_context(cadata=authority.pem.decode())
+    ignorant, answer = ssl.create_default_context(), None
     ignorant.maximum_version = version
-    listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, ConnectionLimits(connections=2, connections_of_client=2))
-    await listener.start()
-    try:
-        async with asyncio.timeout(60):
-            for _ in range(5):
-                with pytest.raises(ssl.SSLCertVerificationError):
-                    await asyncio.open_connection(LOOPBACK, listener.port, ssl=ignorant, server_hostname="localhost")
-            said = b""
-            while not said:  # a place is free when the server, too, has seen the end
-                reader, writer = await asyncio.open_connection(
-                    LOOPBACK, listener.port, ssl=knowing, server_hostname="localhost"
-                )
-                writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-                said = await reader.read()
-                writer.close()
-    finally:
-        await listener.stop()
-    assert said.endswith(b"{}")
+    limits = ConnectionLimits(connections=2, connections_of_client=2)
+    async with running(Listener(reply, ANY_PORT, tls, limits)) as listener, asyncio.timeout(60):
+        for _ in range(5):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await asyncio.open_connection(LOOPBACK, listener.port, ssl=ignorant)
+        while answer is None:  # a place is free when the server, too, has seen the end
+            with suppress(ConnectionError):
+                answer = await ask(listener.port, get(), authority)
+    assert answer.body == b"{}"
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -158,34 +154,33 @@ def test_a_client_has_so_many_connections_and_no_more() -> None:
     assert [one.ended for one in (*mine, other)] == [True, False, False, False]
 
 
-async def test_an_answer_is_written_when_its_client_has_read_it_or_is_gone(tmp_path: Path) -> None:
+async def test_an_answer_is_written_when_its_client_has_read_it_or_is_gone(
+    authority: Authority, tls: ssl.SSLContext
+) -> None:
     """Who counts what answers cost (the webhook) counts those that nobody reads."""
-    authority, written = Authority(), list[str]()
-    context = ssl.create_default_context(cadata=authority.pem.decode())
+    written, context = list[str](), ssl.create_default_context(cadata=authority.pem.decode())
 
     async def large(request: web.BaseRequest, _client: str) -> Reply:
         return Reply(status=HTTPStatus.OK, body=bytes(4 << 20), written=lambda: written.append(request.path))
 
-    listener = Listener(
-        large, BindAddress(LOOPBACK, 0), ServingCertificate(*authority.certify(tmp_path)).context, ConnectionLimits()
-    )
-    await listener.start()
-    for path in ("/read", "/aborted"):
-        small = socket.socket()
-        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        small.settimeout(0)
-        await asyncio.get_running_loop().sock_connect(small, (LOOPBACK, listener.port))
-        reader, writer = await asyncio.open_connection(sock=small, ssl=context, server_hostname="localhost", limit=4096)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
-        await reader.readline()
-        assert (await ask(listener.port, get(path="/other"), authority)).status == 200  # meanwhile
-        await until(lambda: "/other" in written)
-        assert path not in written
-        if path == "/read":
-            assert len(await reader.read()) > 4 << 20
-        writer.transport.abort()
-        await until(lambda path=path: written.count(path) == 1)
-    await listener.stop()
+    async with running(Listener(large, ANY_PORT, tls, ConnectionLimits())) as listener:
+        for path in ("/read", "/aborted"):
+            small = socket.socket()
+            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            small.settimeout(0)
+            await asyncio.get_running_loop().sock_connect(small, (LOOPBACK, listener.port))
+            reader, writer = await asyncio.open_connection(
+                sock=small, ssl=context, server_hostname=LOOPBACK, limit=4096
+            )
+            writer.write(get(path=path))
+            await reader.readline()
+            assert (await ask(listener.port, get(path="/other"), authority)).status == 200  # meanwhile
+            await until(lambda: "/other" in written)
+            assert path not in written
+            if path == "/read":
+                assert len(await reader.read()) > 4 << 20
+            writer.transport.abort()
+            await until(lambda path=path: written.count(path) == 1)
 
 
 GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -208,17 +203,12 @@ GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
     ],
 )
 async def test_a_connection_ends_by_itself(limits: ConnectionLimits, sent: bytes, answers: int) -> None:
-    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, limits)
-    await listener.start()
     received = b""
-    try:
-        async with asyncio.timeout(50):
-            reader, writer = await asyncio.open_connection(LOOPBACK, listener.port)
-            writer.write(sent)
-            with suppress(ConnectionError):
-                while more := await reader.read(65536):
-                    received += more
-            writer.close()
-    finally:
-        await listener.stop()
+    async with (
+        running(Listener(reply, ANY_PORT, None, limits)) as listener,
+        connected(listener.port, sent) as (reader, _),
+    ):
+        with suppress(ConnectionError):
+            while more := await reader.read(65536):
+                received += more
     assert received.count(b"HTTP/1.1 200") == answers
