@@ -53,7 +53,6 @@ def versioned(subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObje
 
 
 def agent(version: int = 1) -> JsonObject:
-    """What the renderer adds."""
     return {"path": AGENT, "content": str(version)}
 
 
@@ -74,7 +73,6 @@ def config(
     status: JsonObject | None = None,
     **spec: JsonValue,
 ) -> JsonObject:
-    """A worker's KubeadmConfig, as a MachineSet clones it."""
     made: JsonObject = {"joinConfiguration": {"nodeRegistration": {}}, **spec}
     if files:
         made["files"] = list[JsonValue](files)
@@ -93,7 +91,6 @@ def config(
 def control_plane(
     *files: JsonObject, replicas: int = 0, spec: JsonObject | None = None, labels: dict[str, JsonValue] | None = None
 ) -> JsonObject:
-    """A KubeadmControlPlane; ``replicas``: Machines that it has."""
     configuration: JsonObject = {"initConfiguration": {}, "joinConfiguration": {}}
     if files:
         configuration["files"] = list[JsonValue](files)
@@ -115,7 +112,6 @@ def subject(whole: JsonObject) -> Subject:
 
 
 def made_of(whole: JsonObject, patch: list[JsonObject]) -> JsonObject:
-    """Apply a patch."""
     return cast("JsonObject", jsonpatch.apply_patch(whole, patch))
 
 
@@ -190,14 +186,12 @@ async def handled(
 
 
 def answer_of(body: bytes) -> JsonObject:
-    """The response of an AdmissionReview."""
     document = cast("JsonObject", json.loads(body))
     assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     return mapping(document, "response")
 
 
 def patched(whole: JsonObject, response: JsonObject) -> JsonObject:
-    """What an API server makes of an answer."""
     if "patch" not in response:
         return whole
     assert response["patchType"] == "JSONPatch"

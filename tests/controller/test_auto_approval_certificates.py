@@ -50,8 +50,6 @@ def certificates(api: FakeApi) -> InTreeCertificates:
 
 
 class Watched:
-    """The requests of one control plane."""
-
     def __init__(self) -> None:
         self.api = FakeApi()
         self.certificates = certificates(self.api)

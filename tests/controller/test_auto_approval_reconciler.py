@@ -76,7 +76,6 @@ class AutoApprovalWorld:
         self.workload.answers[f"{CSRS}?dryRun=All"] = self._dry_run
 
     def put_cluster(self, *, initialized: bool = True, **parts: JsonObject) -> None:
-        """Write the Cluster; ``parts`` are its metadata, spec and status."""
         started: JsonObject = {"initialization": {"controlPlaneInitialized": initialized}}
         body: JsonObject = {
             "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -88,7 +87,6 @@ class AutoApprovalWorld:
         self.api.put(cluster_path(), body)
 
     def bind_as_kubeadm(self) -> None:
-        """Make the two bindings that kubeadm makes."""
         for name, permission, group in (
             (KUBEADM_BOOTSTRAP, "nodeclient", KUBEADM_TOKEN_GROUP),
             (KUBEADM_ROTATION, "selfnodeclient", "system:nodes"),
@@ -106,12 +104,10 @@ class AutoApprovalWorld:
         self.workload.put(f"{CSRS}/node-csr-1", {"metadata": meta, "spec": spec, "status": approved})
 
     def bindings(self) -> set[str]:
-        """Name the bindings that are left."""
         return {path.rpartition("/")[2] for path in self.workload.objects if path.startswith(BINDINGS)}
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[AutoApprovalReconciler]:
-        """Run the reconciler in the cluster."""
         async with self._made() as reconciler, tasks(reconciler.run()):
             yield reconciler
 
@@ -137,12 +133,10 @@ class AutoApprovalWorld:
         return text(self.condition(), "message")
 
     def condition(self) -> JsonObject:
-        """Return the Cluster's condition as it is stored."""
         found = items(self.api.objects[cluster_path()], "status", "conditions")
         return dict(find(found, CONDITION) or {})
 
     async def reports(self, reason: str, status: str | None = None) -> str:
-        """Wait for a reason of the condition; returns its message."""
         await until(lambda: self.condition().get("reason") == reason)
         if status is not None:
             assert self.condition()["status"] == status

@@ -83,14 +83,12 @@ def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], str]:
 
 
 def pooled(*files: JsonObject) -> JsonObject:
-    """A MachinePool's configuration."""
     whole = config(*files)
     owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
     return {**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [owner]}}
 
 
 def scaled(*files: JsonObject, **spec: JsonValue) -> JsonObject:
-    """A control plane with three machines."""
     return control_plane(*files, replicas=3, spec=spec)
 
 

@@ -326,7 +326,6 @@ def encoded(data: dict[str, str]) -> JsonObject:
 
 
 def secret(*, left: timedelta = timedelta(minutes=12), id_: str = "abcdef", **changed: str) -> JsonObject:
-    """Make a token as Cluster API's kubeadm provider does."""
     data = {
         "token-id": id_,
         "token-secret": "0123456789abcdef",

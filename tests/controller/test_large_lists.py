@@ -72,7 +72,6 @@ def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_m
 
 
 def parses(action: Callable[[], object]) -> int:
-    """Count the policies that an action parses."""
     return calls(action, of=parse_attestation_policy.__code__)
 
 
@@ -219,7 +218,6 @@ LARGE_PARTS: dict[str, dict[str, Any]] = {
 
 
 def members(value: JsonValue) -> int:
-    """Count the members of all lists and objects in it."""
     if isinstance(value, dict):
         return len(value) + sum(map(members, value.values()))
     return len(value) + sum(map(members, value)) if isinstance(value, list) else 0

@@ -89,7 +89,6 @@ class Rig:
         self.log.opened(BLUE, "https://blue.example")
 
     def answers(self, *errors: ApiError | None, every: float = 0.0) -> None:
-        """Let requests end, one after another."""
         for error in errors:
             self.seconds += every
             self.log.answered(BLUE, error)

@@ -22,7 +22,6 @@ GROUP = "infrastructure.cluster.x-k8s.io"
 
 
 async def object_of(platforms: PlatformCache, machine: MachineView) -> JsonObject:
-    """Read a Machine's infrastructure machine."""
     assert machine.infra is not None
     return await platforms.get(machine.infra, machine.namespace)
 

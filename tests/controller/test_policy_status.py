@@ -120,7 +120,6 @@ def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
 
 
 def configuration() -> JsonObject:
-    """Return the configuration of this release."""
     [found] = [one for one in manifests.objects("webhook") if one["kind"] == "MutatingWebhookConfiguration"]
     return deepcopy(found)
 

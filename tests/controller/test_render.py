@@ -61,7 +61,6 @@ def worker(version: str = "v1beta2", **spec: JsonValue) -> JsonObject:
 
 
 def control_plane(version: str = "v1beta2", **spec: JsonValue) -> JsonObject:
-    """A control plane of Cluster API."""
     own: JsonObject = {"clusterConfiguration": {"certificatesDir": "/etc/kubernetes/pki"}, "format": "cloud-config"}
     return {
         "apiVersion": f"controlplane.cluster.x-k8s.io/{version}",

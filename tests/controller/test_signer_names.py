@@ -68,7 +68,6 @@ class Farm:
             raise FORBIDDEN
 
     def condition(self) -> JsonObject:
-        """Return the Cluster's condition; empty where there is none."""
         conditions = items(self.api.objects[cluster_path("blue")], "status", "conditions")
         return dict(condition(conditions, signer_names.PUBLISHED) or {})
 

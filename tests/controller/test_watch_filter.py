@@ -76,7 +76,6 @@ class Controller:
 
 
 def relabel(api: FakeApi, name: str, watch_filter: str | None) -> None:
-    """Set the label of a Cluster, or take it away."""
     cluster = api.objects[cluster_path(name)]
     labels: JsonObject = {} if watch_filter is None else {WATCH_FILTER_LABEL: watch_filter}
     api.put(cluster_path(name), {**cluster, "metadata": {**mapping(cluster, "metadata"), "labels": labels}})
