@@ -27,6 +27,7 @@ _KINDS: Final = (
     (INFRASTRUCTURE_GROUP, "devmachines", "DevMachine"),
     (BOOTSTRAP_GROUP, "kubeadmconfigs", "KubeadmConfig"),
 )
+_ANY_FIELDS: Final[JsonMap] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ESTABLISH_LIMIT: Final = 30.0  # seconds
 
@@ -48,10 +49,14 @@ def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> Non
 
 
 def small_definition(
-    group: str, plural: str, kind: str, served: Sequence[str] = ("v1beta1", "v1beta2"), **metadata: JsonValue
+    group: str,
+    plural: str,
+    kind: str,
+    served: Sequence[str] = ("v1beta1", "v1beta2"),
+    schema: JsonMap = _ANY_FIELDS,
+    **metadata: JsonValue,
 ) -> JsonMap:
-    """Make a namespaced definition that takes any fields; the last version served is the stored one."""
-    schema: JsonMap = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    """Make a namespaced definition; the last version served is the stored one."""
     versions: list[JsonValue] = [
         {"name": version, "served": True, "storage": version == served[-1], "schema": {"openAPIV3Schema": schema},
          "subresources": {"status": {}}}

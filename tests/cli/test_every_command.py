@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from nodeattest_cli.connection import role_for
 from nodeattest_cli.main import cli, main
 from nodeattest_cli.output import ExitCode, format_table, to_json
-from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.pki import ClusterPki
 
 BIN = Path(sys.executable).parent
@@ -91,16 +90,6 @@ def test_what_asks_no_cluster_imports_no_client_of_one(words: list[str]) -> None
     assert done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "near"), [(["demoo"], "demo"), (["machines", "lst"], "list"), (["policy", "chek"], "check")]
-)
-def test_an_unknown_command_is_answered_with_the_nearest(
-    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    assert capsys.readouterr().err == f"nodeattest: No such command {words[-1]!r}. Did you mean {near!r}?\n"
-
-
 @pytest.mark.parametrize("package", ["botocore.session", "yaml"])
 def test_a_package_that_is_missing_is_one_line(package: str, tmp_path: Path) -> None:
     code = tmp_path / "nodeattest_policy_probe.py"
@@ -162,15 +151,6 @@ def test_a_cluster_that_is_not_there_is_named(
 ) -> None:
     assert main([*words, *ASK_A_CLUSTER[words], *fleet.access, "--cluster", "nosuch"]) == ExitCode.REFUSED
     assert "no Cluster or ClusterRecord nosuch in namespace fleet" in capsys.readouterr().err
-
-
-def test_a_server_of_another_ca_is_no_access(
-    control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = ClusterPki.make(tmp_path / "pki", "another")
-    kubeconfig = other.client_kubeconfig(tmp_path / "kubeconfig", control_plane.server, "u", ())
-    assert main(["token", "create", "--kubeconfig", str(kubeconfig)]) == ExitCode.NO_ACCESS
-    assert "expected a certificate for 127.0.0.1" in capsys.readouterr().err
 
 
 def test_the_page_has_every_exit_code() -> None:

@@ -87,12 +87,6 @@ def test_a_dry_run_writes_nothing_and_ends_with_3_where_something_is_to_do(run: 
     assert run(*keys(tmp_path, "a"), "--dry-run")[0] == 0
 
 
-def test_a_leaked_key_is_dropped_at_once(run: Run, tmp_path: Path) -> None:
-    run(*keys(tmp_path, "a", "b"), "--no-read-back")
-    assert run(*keys(tmp_path, "b"), "--no-read-back", "--drop-key", kids("a")[0])[0] == 0
-    assert stood(tmp_path / "www") == kids("b")
-
-
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_a_name_of_no_key_to_drop_is_said_and_ends_with_1(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
     run(*keys(tmp_path, "a", "b"), "--no-read-back")
