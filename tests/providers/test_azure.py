@@ -6,10 +6,9 @@ Each check that refuses has its attack in docs/proof/checks.md; the attacks are 
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,16 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from worlds import OLD_PIN, PIN, Calls, denied_for
 
-from clouds import cms
-from clouds.authority import CA, Authority, Extension, constraint, purposes, rsa_key
-from clouds.azure import DOMAIN, SERVER, SandboxAzure, SandboxMachine, Switches, content_of, signer_of
+from clouds.authority import CA, END, Authority, Extension, constraint, purposes, rsa_key
+from clouds.azure import DOMAIN, SERVER, SandboxAzure, SandboxMachine, Switches, signer_of
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api import Machine, Machines, ResourceManager, Tokens, parse_machine
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.config import parse_platform
-from nodeattest_providers.azure.protocol import nonce_for, parse_provider_id
-from nodeattest_providers.azure.verifier import AzureSigner
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.azure.protocol import AttestedDocument, nonce_for, parse_provider_id
+from nodeattest_providers.azure.verifier import AzureSigner, check_document, foreign_name, signer_problem
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
@@ -77,126 +76,85 @@ async def test_a_machine_proves_itself_by_what_its_metadata_service_gives(
     assert all(check.passed for check in proven.checks)
 
 
-# One part of the evidence spoilt
+# Who may sign
 
+ROOT = Authority.root("Root", key=rsa_key())
+ISSUING = ROOT.below("Issuing")
 CLIENT = purposes(ExtendedKeyUsageOID.CLIENT_AUTH)
 
-Spoil = Callable[[NodeRequest, SandboxMachine, SandboxAzure], bytes]
+
+def certified(*extensions: Extension, by: Authority = ISSUING, end: datetime = END) -> x509.Certificate:
+    """Certify Azure's names, with these extensions besides."""
+    names = x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]), False
+    return by.issue(DOMAIN, ROOT.certificate.public_key(), names, *extensions, end=end)  # pyright: ignore[reportArgumentType] - an RSA key
 
 
-def timed(created: timedelta, life: timedelta = timedelta(hours=6)) -> Spoil:
-    return lambda request, machine, cloud: document_for(request, machine, cloud.signing, created=created, life=life)
+def problem(signer: x509.Certificate, *embedded: Authority, trusted: Authority = ISSUING) -> str:
+    found = signer_problem(signer, [signer, *(one.certificate for one in embedded)], (trusted.certificate,), now())
+    return found or ""
 
 
-def by(signing: Callable[[SandboxAzure], Authority]) -> Spoil:
-    return lambda request, machine, cloud: document_for(request, machine, signing(cloud))
-
-
-def named(*names: str, common_name: str = DOMAIN) -> Callable[[SandboxAzure], Authority]:
-    return lambda cloud: signer_of(cloud.issuing, *names, common_name=common_name)
-
-
-def certified(*extensions: Extension, issuer: Authority | None = None) -> Callable[[SandboxAzure], Authority]:
-    """Let the issuing authority, or another, certify Azure's names, with these extensions besides."""
-    names = (x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]), False)
-    return lambda cloud: (issuer or cloud.issuing).below(DOMAIN, names, *extensions)
-
-
-def certified_without_names(cloud: SandboxAzure) -> Authority:
-    return cloud.issuing.below(DOMAIN, SERVER)
-
-
-def expired(cloud: SandboxAzure) -> Authority:
-    names = (x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]), False)
-    return cloud.issuing.below(DOMAIN, names, SERVER, end=now() - timedelta(days=1))
-
-
-async def test_a_server_with_azures_names_signs_whatever_its_certificate_says_besides(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine
-) -> None:
-    request = request_of(machine)
-    document = document_for(request, machine, certified(SERVER, (x509.OCSPNoCheck(), False))(cloud))
-    assert await signer.verify_client_attestation_data(with_document(request, document), facts_for(machine))
-
-
-def below_one_for_clients(request: NodeRequest, machine: SandboxMachine, cloud: SandboxAzure) -> bytes:
-    """Sign below an embedded authority that an authority of the bundle certified for TLS clients only."""
-    between = certified(*CA, CLIENT)(cloud)
-    leaf = certified(SERVER, issuer=between)(cloud)
-    content = json.dumps(content_of(machine, nonce_for(request.binding(PIN).digest), request.created)).encode()
-    return cms.azure_form(content, leaf, [between.certificate]).der()
-
-
-async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_issuer_and_validity(
-    signer: AzureSigner, machine: SandboxMachine
-) -> None:
-    issuer = Authority.root("Other Root", key=rsa_key()).below("Microsoft Azure RSA TLS Issuing CA " + "0" * 20)
-    signing = signer_of(issuer)
-    request = request_of(machine)
-    document = document_for(request, machine, signing)
-    refused = await verdict(signer, with_document(request, document), facts_for(machine))
-    assert refused.reason is UNSIGNED
-    name, until = issuer.certificate.subject.rfc4514_string(), signing.certificate.not_valid_after_utc
-    assert f"issued by '{name}', valid from " in str(refused)
-    assert f" to {until:%Y-%m-%dT%H:%M:%SZ}" in str(refused)
-
-
-UNSIGNED = Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
-DENIED: dict[str, tuple[Spoil, Reason]] = {
-    "no message at all": (lambda _, __, ___: b"{}", Reason.PLATFORM_DOCUMENT_MALFORMED),
-    "a signer whose time is over": (by(expired), UNSIGNED),
-    "a signer with one foreign name besides": (
-        by(named(DOMAIN, "contoso.com")),
-        UNSIGNED,
-    ),
-    "a signer with a wildcard below": (
-        by(named(f"*.{DOMAIN}")),
-        UNSIGNED,
-    ),
-    "a signer with a foreign common name": (
-        by(named(DOMAIN, common_name="contoso.com")),
-        UNSIGNED,
-    ),
-    "a signer without names": (by(certified_without_names), UNSIGNED),
-    "an authority as the signer": (
-        by(lambda cloud: cloud.issuing),
-        UNSIGNED,
-    ),
-    "an authority with Azure's names": (
-        by(certified(SERVER, constraint(0))),
-        UNSIGNED,
-    ),
-    "a signer for no usage": (by(certified()), UNSIGNED),
-    "a signer for TLS clients": (by(certified(CLIENT)), UNSIGNED),
-    "a signer with a critical extension that nobody knows": (
-        by(certified(SERVER, (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b""), True))),
-        UNSIGNED,
-    ),
-    "a signer below an authority for TLS clients": (below_one_for_clients, UNSIGNED),
-    "half of the nonce": (
-        lambda request, machine, cloud: document_for(
-            request, machine, cloud.signing, nonce=request.binding(PIN).digest.hex()[:16]
-        ),
-        Reason.PLATFORM_PROOF_NOT_BOUND,
-    ),
-    "a document that ended before it began": (
-        timed(timedelta(0), timedelta(seconds=-1)),
-        Reason.PLATFORM_PROOF_EXPIRED,
-    ),
+FOREIGN: dict[str, Authority] = {
+    "one foreign name besides": signer_of(ISSUING, DOMAIN, "contoso.com"),
+    "a wildcard": signer_of(ISSUING, f"*.{DOMAIN}"),
+    "a foreign common name": signer_of(ISSUING, common_name="contoso.com"),
+    "no names": ISSUING.below(DOMAIN, SERVER),
 }
 
 
-@pytest.mark.parametrize("what", DENIED)
-async def test_evidence_with_one_part_spoilt_is_denied_for_that_part(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine, what: str
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_signer_with_a_name_that_is_not_azures_is_known_by_it(what: str) -> None:
+    assert foreign_name(signer_of(ISSUING).certificate, DOMAIN) is None
+    assert foreign_name(FOREIGN[what].certificate, DOMAIN)
+
+
+@pytest.mark.parametrize(
+    ("signer", "said"),
+    [
+        (certified(SERVER, constraint(0)), "a CA"),
+        (certified(), "not for TLS servers"),
+        (certified(CLIENT), "not for TLS servers"),
+        (certified(SERVER, (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b""), True)), "1.2.3.4"),
+        (certified(SERVER, end=now() - timedelta(days=1)), "not valid now"),
+        (certified(SERVER, by=ROOT), "no certificate of its issuer"),
+    ],
+)
+def test_a_signer_that_no_authority_certified_as_a_tls_server_signs_nothing(
+    signer: x509.Certificate, said: str
 ) -> None:
-    spoil, reason = DENIED[what]
+    assert said in problem(signer)
+
+
+def test_a_signer_below_an_authority_for_tls_clients_signs_nothing() -> None:
+    between = ISSUING.below("between", *CA, CLIENT)
+    assert "extended key usage lacks" in problem(certified(SERVER, by=between), between)
+
+
+def test_a_signer_may_say_more_and_its_embedded_issuer_counts_where_a_root_issued_it() -> None:
+    assert not problem(certified(SERVER, (x509.OCSPNoCheck(), False)))
+    stranger = Authority.root("Issuing")
+    assert problem(certified(SERVER), stranger, trusted=ROOT)
+    assert not problem(certified(SERVER), stranger, ISSUING, trusted=ROOT)
+
+
+def test_an_issuer_that_is_not_in_the_bundle_is_told_with_the_validity_of_what_it_certified() -> None:
+    other = Authority.root("Other Root").below("Microsoft Azure RSA TLS Issuing CA " + "0" * 20)
+    said = problem(certified(SERVER, by=other))
+    assert f"issued by '{other.certificate.subject.rfc4514_string()}', valid from " in said
+    assert f" to {END:%Y-%m-%dT%H:%M:%SZ}" in said
+
+
+def test_a_document_that_ended_before_it_began_is_for_no_request(machine: SandboxMachine) -> None:
     request = request_of(machine)
-    refused = await verdict(signer, with_document(request, spoil(request, machine, cloud)), facts_for(machine))
-    assert refused.reason is reason, refused
-    assert isinstance(refused, Denied)
-    assert not refused.checks[-1].passed
-    assert all(check.passed for check in refused.checks[:-1])
+    document = AttestedDocument(
+        vm_id=machine.vm_id,
+        subscription=machine.subscription,
+        nonce=nonce_for(request.binding(PIN).digest),
+        created=request.created,
+        expires=request.created - timedelta(seconds=1),
+    )
+    with denied_for(Reason.PLATFORM_PROOF_EXPIRED):
+        check_document(Checks(), request, facts_for(machine), document)
 
 
 async def test_a_request_is_evaluated_at_its_own_time_however_much_later(
@@ -206,25 +164,6 @@ async def test_a_request_is_evaluated_at_its_own_time_however_much_later(
     for days in (0, 100):
         later = dataclasses.replace(facts, verified_at=facts.verified_at + timedelta(days=days))
         assert await signer.verify_client_attestation_data(request, later)
-
-
-async def test_an_intermediate_that_the_document_embeds_counts_where_a_root_issued_it(
-    cloud: SandboxAzure, machine: SandboxMachine, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    roots = tmp_path_factory.mktemp("roots") / "roots.pem"
-    roots.write_bytes(cloud.trust_bundle.read_bytes().split(b"-----BEGIN", 2)[1].join([b"-----BEGIN", b""]))
-    signer = signer_for_cloud(cloud, trustBundle=str(roots))
-    request = request_of(machine)
-    content = content_of(machine, request.binding(PIN).digest.hex()[:32], request.created)
-    data = json.dumps(content).encode()
-    alone = cms.azure_form(data, cloud.signing)
-    refused = await verdict(signer, with_document(request, alone.der()), facts_for(machine))
-    assert refused.reason is UNSIGNED
-    stranger = Authority.root("Sandbox Azure TLS Issuing CA 01").certificate
-    embedded = [stranger, cloud.issuing.certificate]
-    whole = cms.azure_form(data, cloud.signing, embedded)
-    assert await signer.verify_client_attestation_data(with_document(request, whole.der()), facts_for(machine))
-    await signer.aclose()
 
 
 # What Azure tells besides, and what is there without Azure
