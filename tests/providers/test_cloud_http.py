@@ -29,9 +29,9 @@ from nodeattest_sandbox.pki import server_tls
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
 
-def client(ca: Path | None = None) -> CloudHttp:
+def client(ca: Path | None = None, seconds: float = 30.0) -> CloudHttp:
     return CloudHttp(
-        trust=lambda: ssl.create_default_context(cafile=ca), proxy=None, seconds=30.0, answer_bytes=64, connections=1
+        trust=lambda: ssl.create_default_context(cafile=ca), proxy=None, seconds=seconds, answer_bytes=64, connections=1
     )
 
 
@@ -101,6 +101,27 @@ async def test_without_a_whole_answer_within_bounds_the_outcome_is_told(answer: 
         await http.exchange("GET", f"http://127.0.0.1:{port}/", headers={})
     await http.aclose()
     assert error.value.outcome is outcome
+
+
+async def test_a_service_that_drips_is_left_when_the_time_of_the_whole_request_is_over() -> None:
+    over, served = asyncio.Event(), list[asyncio.Task[None] | None]()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6000\r\n\r\n")
+        while not over.is_set():
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+        writer.close()
+
+    http, server = client(seconds=0.5), await asyncio.start_server(serve, "127.0.0.1", 0)
+    with pytest.raises(ExchangeError) as error:
+        await http.exchange("GET", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", headers={})
+    await http.aclose()
+    over.set()
+    await asyncio.gather(*filter(None, served))
+    server.close()
+    assert error.value.outcome is CallOutcome.TIMED_OUT
 
 
 async def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -42,15 +43,6 @@ def test_an_unknown_name_is_denied(name: str) -> None:
             find()
 
 
-def _install(folder: Path, distribution: str, **targets: str) -> None:
-    """Lay out a third party's package: a module and its metadata."""
-    metadata = folder / f"{distribution}-1.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n")
-    lines = "".join(f"{name} = {target}\n" for name, target in targets.items())
-    (metadata / "entry_points.txt").write_text(f"[{registry.SIGNERS}]\n{lines}[{registry.ATTESTORS}]\n{lines}")
-
-
 _MODULE = """
 from nodeattest_providers.node_interface import Attestor
 from nodeattest_providers.verifier_interface import ClusterAPISigner
@@ -59,7 +51,6 @@ class Acme(ClusterAPISigner, Attestor):
     provider = "acme"
     versions = (2, 1)
     async def verify_client_attestation_data(self, request, facts): ...
-    async def verify_serving_attestation_data(self, request, facts): ...
     def __init__(self, settings=None): self.settings = settings
     def attest(self, binding, challenge=None): ...
     def in_version(self, version): return self
@@ -68,32 +59,37 @@ class Asking(Acme):
     provider, takes_platform = "asking", True
     def __init__(self, settings=None, *, platform=None): self.platform = platform
 
-class Forged(Acme):
-    provider = "tpm"
-
-class Lame:
-    versions = (1,)
-    provider = "lame"
-    def __init__(self, settings=None): ...
+class Lazy(Acme):
+    provider, in_version = "lazy", Attestor.in_version
 """
 
 
 @pytest.fixture
-def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lay out a third party's package: a module and its metadata."""
     monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
-    (tmp_path / "acme_attestation.py").write_text(_MODULE)
     monkeypatch.delitem(sys.modules, "acme_attestation", raising=False)
-    return tmp_path
+    (tmp_path / "acme_attestation.py").write_text(_MODULE)
+    metadata = tmp_path / "acme-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
+    targets = {"acme": "Acme", "asking": "Asking", "lazy": "Lazy", "tpm": "Acme"}
+    lines = "".join(f"{name} = acme_attestation:{target}\n" for name, target in targets.items())
+    (metadata / "entry_points.txt").write_text(f"[{registry.SIGNERS}]\n{lines}[{registry.ATTESTORS}]\n{lines}")
 
 
-def test_a_third_party_is_found_by_its_entry_point(third_party: Path) -> None:
-    _install(third_party, "acme", acme="acme_attestation:Acme")
+@pytest.mark.usefixtures("third_party")
+def test_a_third_party_is_found_by_its_entry_point_and_takes_no_name_of_ours() -> None:
+    assert type(make_signer(ProviderName("tpm"))).__module__ == "nodeattest_providers.tpm.verifier"
+    assert "acme_attestation" not in sys.modules
     assert make_signer(ProviderName("acme")).provider == "acme"
     assert registry.make_attestor(ProviderName("acme"), {"a": 1}).provider == "acme"
+    with pytest.raises(Denied, match="makes each of its evidence versions"):
+        registry.make_attestor(ProviderName("lazy"), {})
 
 
-def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_refuse_any(third_party: Path) -> None:
-    _install(third_party, "acme", acme="acme_attestation:Acme", asking="acme_attestation:Asking")
+@pytest.mark.usefixtures("third_party")
+def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_refuse_any() -> None:
     platform = Platform(settings={"endpoint": "https://127.0.0.1:1"})
     assert getattr(make_signer(ProviderName("asking"), platform), "platform", None) is platform
     assert getattr(make_signer(ProviderName("asking")), "platform", None) == Platform()
@@ -102,35 +98,17 @@ def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_refuse_a
         make_signer(ProviderName("acme"), platform)
 
 
-def test_a_built_in_name_cannot_be_taken_over(third_party: Path) -> None:
-    _install(third_party, "acme", tpm="acme_attestation:Forged")
-    assert type(make_signer(ProviderName("tpm"))).__module__ == "nodeattest_providers.tpm.verifier"
-    assert "acme_attestation" not in sys.modules
-
-
-@pytest.mark.parametrize("versions", ["(1,)", "()", "(1, 2)", "(2, 2)", "(1, 0)", "('2', '1')", "None", "[1]"])
-@pytest.mark.parametrize("base", ["Forged", "Lame", "Acme"])
-def test_a_class_of_another_provider_or_without_methods_or_versions_is_refused(
-    third_party: Path, base: str, versions: str
-) -> None:
-    with (third_party / "acme_attestation.py").open("a") as module:
-        own = "tpm" if base == "Forged" else "lame"
-        module.write(f"class Made({base}):\n    provider, versions = {own!r}, {versions}\n")
-    _install(third_party, "acme", lame="acme_attestation:Made")
-    for find in (lambda: make_signer(ProviderName("lame")), lambda: registry.make_attestor(ProviderName("lame"), {})):
-        if (base, versions) == ("Acme", "(1,)"):
-            assert find().provider == "lame"
-            continue
+@pytest.mark.parametrize("versions", [(), (1, 2), (2, 2), (1, 0), ("2", "1"), None, [1], (True,)])
+def test_what_a_factory_made_is_of_the_provider_whole_and_of_versions_newest_first(versions: object) -> None:
+    lame = ProviderName("lame")
+    registry.check_made(SimpleNamespace(provider=lame, versions=(2, 1)), lame, is_complete=True)
+    for made, is_complete in (
+        (SimpleNamespace(provider=lame, versions=versions), True),
+        (SimpleNamespace(provider=lame, versions=(1,)), False),
+        (SimpleNamespace(provider="tpm", versions=(1,)), True),
+    ):
         with denied_for(Reason.SIGNER_UNKNOWN):
-            find()
-
-
-def test_an_attestor_that_lists_older_versions_and_makes_none_is_refused(third_party: Path) -> None:
-    with (third_party / "acme_attestation.py").open("a") as module:
-        module.write("class Made(Acme):\n    in_version = Attestor.in_version\n")
-    _install(third_party, "acme", acme="acme_attestation:Made")
-    with pytest.raises(Denied, match="makes each of its evidence versions"):
-        registry.make_attestor(ProviderName("acme"), {})
+            registry.check_made(made, lame, is_complete=is_complete)
 
 
 def test_an_attestor_refuses_a_version_that_it_does_not_make() -> None:

@@ -70,15 +70,14 @@ class _Transport:
 class Tokens:
     """Keeps one access token."""
 
-    def __init__(self, settings: GcpPlatform, observe: ObserveCall, *, time_limit: float = _WHOLE) -> None:
-        self._time_limit = time_limit
+    def __init__(self, settings: GcpPlatform, observe: ObserveCall) -> None:
         self._settings = settings
         self._observe = observe
         self._credentials: Any = None
         self._http = CloudHttp(
             trust=lambda: trust(settings),
             proxy=settings.proxy,
-            seconds=time_limit,
+            seconds=_WHOLE,
             connect_seconds=5.0,
             answer_bytes=_LIMIT,
             connections=4,
@@ -107,7 +106,7 @@ class Tokens:
         outcome, failure = CallOutcome.FAILED, ""
         try:
             loop = asyncio.get_running_loop()
-            transport = _Transport(self._http, loop, self._time_limit + _GRACE)
+            transport = _Transport(self._http, loop, _WHOLE + _GRACE)
             token = await loop.run_in_executor(self._thread, self._refresh, transport)
         except _TokenError as error:
             outcome, failure = error.outcome, str(error)
