@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from test_metadata import answering, serving
+from test_cloud_http import answering, serving
 from worlds import PIN, denied_for
 
 from clouds.authority import Authority, constraint

@@ -1,7 +1,8 @@
-"""The envelope and its smallest parts: PEM blocks, names of versions and of first requests."""
+"""The envelope and its smallest parts: PEM, canonical JSON, versions, names of first requests, provider IDs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,8 @@ from counted_calls import calls
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import denied_for
 
-from nodeattest_providers import envelope, pem
-from nodeattest_providers.canonical_json import b64encode
+from nodeattest_providers import canonical_json, envelope, pem
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.challenge import protocol as challenge
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, Purpose
@@ -23,6 +24,7 @@ from nodeattest_providers.node_interface import (
     versions_to_text,
 )
 from nodeattest_providers.pkcs10 import build_csr
+from nodeattest_providers.provider_id_template import check_template, fill, has_sources, unquote
 from nodeattest_providers.tpm import protocol as tpm
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -157,3 +159,136 @@ PARSERS: dict[str, Callable[[JsonObject], object]] = {
 def test_a_reference_to_a_first_request_that_no_api_server_has_is_denied(provider: str, name: str, uid: str) -> None:
     with denied_for(Reason.EVIDENCE_MALFORMED):
         PARSERS[provider]({**REST[provider], "first": {"name": name, "uid": uid}})
+
+
+def _array(unit: bytes, times: int) -> bytes:
+    return b'{"a":[' + b",".join([unit] * times) + b"]}"
+
+
+@pytest.mark.parametrize("unit", [b"1", b"[]", b"{}", b'""', b"null", b"true"])
+def test_the_number_of_values_is_bounded_both_ways(unit: bytes) -> None:
+    most = canonical_json.loads(_array(unit, canonical_json.MAX_VALUES - 2))
+    assert canonical_json.dumps(most) == _array(unit, canonical_json.MAX_VALUES - 2)
+    with pytest.raises(Denied, match="more than 4096 values"):
+        canonical_json.loads(_array(unit, canonical_json.MAX_VALUES - 1))
+    with pytest.raises(ValueError, match="more than 4096 values"):
+        canonical_json.dumps(json.loads(_array(unit, canonical_json.MAX_VALUES - 1)))
+
+
+def test_strings_are_escaped_as_rfc_8785_does() -> None:
+    value: JsonObject = {"a": '\b\t\n\f\r\x0b\x1f\x7f"\\/é€😀'}
+    assert canonical_json.dumps(value) == rb"""{"a":"\b\t\n\f\r\u000b\u001f""" + b"\x7f" + r'\"\\/é€😀"}'.encode()
+
+
+_SCHEMA = "test/v1"
+
+
+def _fields(text: str, required: set[str], optional: set[str] | None = None) -> Fields:
+    return Fields.of(json.loads(text), _SCHEMA, required, optional or set())
+
+
+def test_a_closed_schema_gives_typed_values() -> None:
+    fields = _fields(
+        '{"i":3,"is":[1,2],"o":"AAE","os":["AA",""],"t":"x","n":{"a":1},"ns":[{"a":2}]}',
+        {"i", "is", "o", "os", "t", "n", "ns"},
+        {"absent"},
+    )
+    assert fields.integer("i", 3, 3) == 3
+    assert fields.integers("is", 2, 1, 2) == (1, 2)
+    assert fields.octets("o", 2, 2) == b"\x00\x01"
+    assert fields.octets_list("os", 2, 0, 1) == (b"\x00", b"")
+    assert fields.text("t", 1, 1) == "x"
+    assert fields.nested("n", {"a"}).integer("a", 0, 9) == 1
+    assert "absent" not in fields
+    assert "i" in fields
+
+
+def _refuses(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except Denied:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "text", ["true", "null", "[]", "{}", "7", "0", '""', '"xxxx"', '"AAAAAA"', '["AA","AA"]', "[8]", '["é"]', "[true]"]
+)
+def test_a_value_of_the_wrong_type_or_size_is_denied(text: str) -> None:
+    fields = _fields(f'{{"a":{text}}}', {"a"})
+    refused = sum(
+        _refuses(read)
+        for read in (
+            lambda: fields.integer("a", 1, 6),
+            lambda: fields.integers("a", 1, 1, 6),
+            lambda: fields.octets("a", 1, 2),
+            lambda: fields.octets_list("a", 1, 1, 2),
+            lambda: fields.text("a", 1, 3),
+            lambda: fields.nested("a", {"b"}),
+            lambda: fields.flag("a"),
+        )
+    )
+    allowed = {"[]": 2, "true": 1}.get(text, 0)  # an empty array is an array of anything
+    assert refused == 7 - allowed
+
+
+UUID = "875fd7a2-0e42-4ba6-8e3c-0c3a0a6a2a4f"
+
+
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [
+        ("metal://rack-1/7", "metal://rack-1/7"),
+        (f"openstack:///'{UUID}'", f"openstack:///{UUID}"),
+        (f'"proxmox://{UUID}"', f"proxmox://{UUID}"),
+        ("a'b c'd", "ab cd"),
+        ("a'\"'b", 'a"b'),
+    ],
+)
+def test_quotes_are_removed_as_systemd_does(written: str, word: str) -> None:
+    assert unquote(written) == word
+
+
+@pytest.mark.parametrize("written", ["a b", " ", "'a", 'a"', r"a\'b", "a\\"])
+def test_what_is_not_one_whole_word_is_denied(written: str) -> None:
+    with denied_for(Reason.PROVIDER_ID_INVALID):
+        unquote(written)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "metal://7",
+        "{hostname}",
+        "metal3://{cloud-init:ds.meta_data.providerid}",
+        "docker:////{hostname}-{cloud-init:v1.instance_id}",
+    ],
+)
+def test_a_template_of_known_sources_is_accepted(template: str) -> None:
+    check_template(template)
+    assert has_sources(template) == ("{" in template)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "a\0",
+        "{dmi:chassis_serial}",
+        "{dmi:../../../etc/shadow}",
+        "{cloud-init:a..b}",
+        "{hostname",
+        "{{hostname}}",
+        "x://CI_MISSING_JINJA_VAR/uuid",
+        "{machine.metadata.name}",
+    ],
+)
+def test_any_other_template_is_denied(template: str) -> None:
+    with denied_for(Reason.PROVIDER_ID_INVALID):
+        check_template(template)
+
+
+def test_each_source_is_asked_once_and_its_value_is_not_read_again() -> None:
+    assert fill(
+        "a{hostname}b{dmi:product_uuid}", {"hostname": "{dmi:product_uuid}", "dmi:product_uuid": "1"}.__getitem__
+    ) == ("a{dmi:product_uuid}b1")
