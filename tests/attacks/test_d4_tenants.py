@@ -1,4 +1,4 @@
-"""D4: what one tenant writes into its own namespace, against the time of the controller that serves all."""
+"""D4: what tenants write into their own namespaces, and strangers at the webhook, against the controller's time."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ import asyncio
 import base64
 import json
 import socket
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Final
 
 import pytest
-from bootstrap_config_kit import config, handled, handler_of, review
-from builders import CREATED
+from bootstrap_config_kit import answer_of, config, handled, handler_of, review
 from catalogue import Expected, Row, Verdict, attacks, evaluated
 from counted_calls import calls
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
+from fake_api import FakeApi
+from front_kit import LOOPBACK, Authority
 from handmade import integer, tlv
 from node_attested_world import KEY, machine, refusal
-from virtual import run_virtually
+from virtual import advance, run_virtually
 
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.render import render
-from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT
+from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, WebhookServer
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
+from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.machine_view import view_of_machine
 from nodeattest_controller.model.policy import selecting
 from nodeattest_controller.model.resolver import check_machine_ready
 from nodeattest_controller.runtime.cluster_log import BURST, REQUESTER_BURST, ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
+from nodeattest_controller.settings import Settings
 from nodeattest_kube.addresses import TENANT_ADDRESSES, Lookups
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
@@ -53,20 +55,15 @@ def bombs() -> Expected:
     return Expected(Verdict.IGNORE, "")
 
 
-def a_ca() -> bytes:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubernetes")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, CREATED, CREATED + timedelta(days=1))
-    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-
-
 def long_key() -> Expected:
     p, q = (1 << 4096) + 1, (1 << 4096) + 3
     numbers = (0, p * q, 65537, 3, p, q, 3, 3, 1)
     body = base64.encodebytes(tlv(0x30, *map(integer, numbers))).decode()
     key = f"-----BEGIN RSA PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----\n".encode()
-    certificate = a_ca()
-    data = {"tls.crt": base64.b64encode(certificate).decode(), "tls.key": base64.b64encode(key).decode()}
+    data = {
+        "tls.crt": base64.b64encode(Authority("kubernetes").pem).decode(),
+        "tls.key": base64.b64encode(key).decode(),
+    }
     return evaluated(lambda: load_authority({"data": {**data}}, "c"))
 
 
@@ -214,3 +211,160 @@ CASES: Final[Mapping[str, Case]] = {
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_one_tenants_objects_are_refused_by_their_size(row: Row, case: Case) -> None:
     assert case() == row.expected
+
+
+# Strangers from 200 addresses, and an API server that calls the webhook meanwhile
+
+ADDRESSES: Final = 200
+CALLS: Final = 3
+FLOOD: Final = 60
+ROUND_TRIP: Final = 0.1
+TIMEOUT: Final = 5.0
+"""Seconds, as in manifests/webhook."""
+REVIEW: Final = json.dumps(review({**config(), "kind": "Pod"})).encode()
+"""Its answer needs no read of the API server."""
+REQUEST: Final = (
+    f"POST {PATH}?timeout=5s HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\n"
+    f"Content-Length: {len(REVIEW)}\r\n\r\n"
+).encode() + REVIEW
+
+
+def half_a_hello(tls: ssl.SSLContext) -> bytes:
+    """Write a ClientHello without its last byte."""
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        tls.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=LOOPBACK).do_handshake()
+    return outgoing.read()[:-1]
+
+
+async def strangers(port: int, tls: ssl.SSLContext, connected: asyncio.Event) -> None:
+    """Connect from each address, again and again: say nothing, half a ClientHello, or nothing after the handshake."""
+    opened = count(1)
+
+    async def hold(address: str, first: bytes, *, shakes: bool) -> None:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port, local_addr=(address, 0))
+        if next(opened) == 3 * ADDRESSES:
+            connected.set()
+        try:
+            if shakes:
+                await writer.start_tls(tls, server_hostname=LOOPBACK)
+            writer.write(first)
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
+    async def again_and_again(number: int, first: bytes, *, shakes: bool) -> None:
+        while True:
+            with suppress(OSError):
+                await hold(f"127.0.{1 + number // 100}.{1 + number % 100}", first, shakes=shakes)
+            await advance(ROUND_TRIP)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(ADDRESSES):
+            for first, shakes in ((b"", False), (half_a_hello(tls), False), (b"", True)):
+                group.create_task(again_and_again(number, first, shakes=shakes))
+
+
+async def answer_to(request: bytes, port: int, tls: ssl.SSLContext) -> bytes:
+    """Return what the webhook answers to an API server; nothing where it does not."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            await advance(ROUND_TRIP)
+            await writer.start_tls(tls, server_hostname=LOOPBACK)
+            await advance(ROUND_TRIP)
+            writer.write(request)
+            answer = await reader.read()
+            writer.transport.abort()
+    except OSError:  # a TimeoutError is one
+        return b""
+    return answer
+
+
+async def answered(port: int, tls: ssl.SSLContext) -> int:
+    """Count the answered calls of an API server that calls one by one."""
+    answers = [(await answer_to(REQUEST, port, tls)).partition(b"\r\n\r\n") for _ in range(CALLS)]
+    good = [body for head, _, body in answers if head.startswith(b"HTTP/1.1 200 ")]
+    return sum(answer_of(body)["allowed"] is True for body in good)
+
+
+def settings_of(directory: Path, **more: object) -> tuple[Settings, ssl.SSLContext]:
+    """Return the settings of a webhook with a certificate, and what its callers trust."""
+    authority = Authority()
+    for file, name in zip(authority.certify(directory), ("tls.crt", "tls.key"), strict=True):
+        file.rename(directory / name)
+    address = {"webhook_bind_address": f"{LOOPBACK}:0", "webhook_cert_dir": str(directory)}
+    made = Settings(identity="a", **address, **more)  # pyright: ignore[reportArgumentType] - the cases name real fields
+    return made, ssl.create_default_context(cadata=authority.pem.decode())
+
+
+@asynccontextmanager
+async def served(settings: Settings) -> AsyncGenerator[int]:
+    """Serve a webhook beside a management API server that does not answer."""
+    async with WebhookServer(settings, FakeApi(), Metrics()) as webhook:
+        yield webhook.port
+
+
+def beside_strangers(directory: Path, _: object, *, shows_certificate: bool) -> None:
+    clients, client_ca = Authority("API servers"), directory / "clients.crt"
+    client_ca.write_bytes(clients.pem)
+    settings, tls = settings_of(directory, webhook_client_ca_file=client_ca if shows_certificate else None)
+    strange = ssl.create_default_context()
+    strange.check_hostname, strange.verify_mode = False, ssl.CERT_NONE
+    if shows_certificate:
+        tls.load_cert_chain(*clients.certify(directory / "client", "kube-apiserver", client=True))
+
+    async def calls() -> int:
+        connected = asyncio.Event()
+        async with served(settings) as port:
+            running = asyncio.create_task(strangers(port, strange, connected))
+            await connected.wait()
+            good = await answered(port, tls)
+            running.cancel()
+            await asyncio.wait([running])
+            return good
+
+    assert run_virtually(calls()) == CALLS
+
+
+def endless_reviews(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Send what is no AdmissionReview, and count what is logged of it."""
+    settings, tls = settings_of(directory)
+
+    async def floods() -> int:
+        async with served(settings) as port:
+            request = REQUEST.replace(REVIEW, b"{" + b" " * (len(REVIEW) - 2) + b"}")
+            answers = [await answer_to(request, port, tls) for _ in range(FLOOD)]
+            return sum(answer.startswith(b"HTTP/1.1 400 ") for answer in answers)
+
+    assert run_virtually(floods()) == FLOOD
+    assert 0 < len(caplog.messages) < FLOOD / 2
+
+
+def from_elsewhere(directory: Path, _: object) -> None:
+    settings, tls = settings_of(directory, webhook_allowed_cidrs=("192.0.2.0/24",))
+
+    async def calls() -> int:
+        async with served(settings) as port:
+            return await answered(port, tls)
+
+    assert run_virtually(calls()) == 0
+
+
+STRANGERS: Final[Mapping[str, Callable[[Path, pytest.LogCaptureFixture], None]]] = {
+    "D4-190": partial(beside_strangers, shows_certificate=False),
+    "D4-191": partial(beside_strangers, shows_certificate=True),
+    "D4-194": endless_reviews,
+    "D4-195": from_elsewhere,
+}
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(STRANGERS))
+def test_strangers_lose_no_call_of_an_api_server(
+    row: Row,
+    case: Callable[[Path, pytest.LogCaptureFixture], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    case(tmp_path, caplog)
+    assert row.expected == Expected(Verdict.SHED, "")
