@@ -6,18 +6,20 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pytest
 from catalogue import Row, attacks, evaluated
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from discovery_cases import CASES, TOKEN, World, standing
-from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
+from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 from test_by_file import Cluster, downgrade, text_of
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.node.by_token import by_token, refresh
+from nodeattest_discovery.node.by_token import by_front, by_token, refresh
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url
@@ -25,6 +27,7 @@ from nodeattest_parsing.strict_base64 import encode_base64url
 REAL: Final = Ca("real")
 EVIL: Final = Ca("evil")
 WORLD: Final = World(REAL, EVIL)
+PINS: Final = frozenset({REAL.pin})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +35,31 @@ class Scene:
     """The servers of an attack, which stand until it is over, and the node."""
 
     stack: ExitStack
-    servers: list[LyingServer]
+    servers: list[LyingServer] = field(default_factory=list[LyingServer])
+    attackers: list[LyingServer] = field(default_factory=list[LyingServer])
+    """No question may reach them."""
 
     def stand(self, certificate: bytes, says: Reply | None = None) -> LyingServer:
         server = self.stack.enter_context(LyingServer(certificate, says or status(404)))
         self.servers.append(server)
         return server
 
-    def join(self, *endpoints: str, pins: frozenset[CaPin] = frozenset({REAL.pin})) -> object:
+    def attacker(self, certificate: bytes) -> LyingServer:
+        self.attackers.append(self.stand(certificate))
+        return self.attackers[-1]
+
+    def join(self, *endpoints: str, pins: frozenset[CaPin] = PINS) -> object:
         return by_token(endpoints, TOKEN, pins, VirtualTime().environment(limit=12))
 
-    def refresh(self, server: LyingServer) -> object:
-        return refresh([server.url], REAL.pem, VirtualTime().environment())
+    def refresh(self, server: LyingServer, *trusted: Ca) -> object:
+        bundle = b"".join(ca.pem for ca in trusted or (REAL,))
+        return refresh([server.url], bundle, VirtualTime().environment())
 
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     with ExitStack() as stack:
-        yield Scene(stack, [])
+        yield Scene(stack)
 
 
 Attack = Callable[[Scene], object]
@@ -139,7 +149,7 @@ def redirected(scene: Scene) -> object:
 def evil_first(scene: Scene) -> object:
     evil, good = scene.stand(EVIL.server()), scene.stand(REAL.server())
     evil.says, good.says = signed(text(evil, REAL, EVIL), TOKEN), signed(text(good), TOKEN)
-    found = by_token([evil.endpoint, good.endpoint], TOKEN, frozenset({REAL.pin}), VirtualTime().environment(limit=12))
+    found = by_token([evil.endpoint, good.endpoint], TOKEN, PINS, VirtualTime().environment(limit=12))
     assert (found.asked, found.info.ca_pem) == (good.url, REAL.pem)
     return found
 
@@ -270,3 +280,96 @@ NEWS: dict[str, Attack] = {
 def test_news_needs_a_ca_that_was_trusted_before(scene: Scene, row: Row, attack: Attack) -> None:
     assert evaluated(lambda: attack(scene)) == row.expected
     assert all(server.headers <= QUIET for server in scene.servers)
+
+
+# Whoever holds some certificate of the CA, or may write cluster-info
+
+
+def named(server: LyingServer, *authorities: Ca, name: str) -> str:
+    return text(server, *authorities).replace("    server:", f"    tls-server-name: {name}\n    server:")
+
+
+def fronted(scene: Scene, told: str, *servers: str) -> object:
+    """Ask a front under a certificate of nobody's, which has the token."""
+    body = config_map({"kubeconfig": told}).body
+    front = scene.stand(EVIL.server(), Reply(body=body, headers={"X-Kubernetes-JWS": jws.sign(body, TOKEN)}))
+    return by_front(front.endpoint, TOKEN, PINS, VirtualTime().environment(), servers=servers)
+
+
+def front_names_a_node(scene: Scene, *, hides: bool = False) -> object:
+    node = scene.attacker(REAL.kubelets())
+    told = named(node, REAL, EVIL, name="worker-1")
+    node.says = status(401) if hides else config_map({"kubeconfig": told})
+    return fronted(scene, told)
+
+
+def front_names_another(scene: Scene) -> object:
+    other = scene.attacker(REAL.certified("hook", x509.DNSName("hook.example")))
+    told = named(other, REAL, EVIL, name="hook.example")
+    other.says = config_map({"kubeconfig": told})
+    api = scene.stand(REAL.server(), config_map({"kubeconfig": "# the cluster's own\n"}))
+    return fronted(scene, told, api.endpoint)
+
+
+def moved(certificate: Callable[[], bytes], trusted: tuple[Ca, ...], last: tuple[Ca, ...]) -> Attack:
+    """Write cluster-info anew to name the attacker's server."""
+
+    def attack(scene: Scene) -> object:
+        evil = scene.attacker(certificate())
+        evil.says = config_map({"kubeconfig": text(evil, *last)})
+        return scene.refresh(scene.stand(REAL.server(), evil.says), *trusted)
+
+    return attack
+
+
+def moved_later(*last: Ca) -> Attack:
+    """Write cluster-info twice; the first write looks like the begin of a rotation, and is believed."""
+
+    def attack(scene: Scene) -> object:
+        api = scene.stand(REAL.server())
+        api.says = config_map({"kubeconfig": text(api, REAL, EVIL)})
+        assert scene.refresh(api) is not None
+        return moved(EVIL.server, (REAL, EVIL), last)(scene)
+
+    return attack
+
+
+def renamed(scene: Scene) -> object:
+    api = scene.stand(REAL.server())
+    api.says = config_map({"kubeconfig": named(api, REAL, name="other")})
+    return scene.refresh(api)
+
+
+def shown(certificate: bytes, host: str = "127.0.0.1") -> Attack:
+    """Answer a node that joins under this certificate."""
+
+    def attack(scene: Scene) -> object:
+        server = scene.stand(certificate)
+        server.says = signed(text(server), TOKEN)
+        try:
+            return scene.join(f"{host}:{server.port}")
+        finally:
+            assert server.headers <= QUIET
+
+    return attack
+
+
+CLAIMS: dict[str, Attack] = {
+    "D9-130": front_names_a_node,
+    "D9-131": lambda scene: front_names_a_node(scene, hides=True),
+    "D9-132": front_names_another,
+    "D9-133": moved(REAL.kubelets, (REAL,), (REAL,)),
+    "D9-134": moved_later(REAL, EVIL),
+    "D9-135": moved_later(EVIL),
+    "D9-136": renamed,
+    "D9-137": shown(REAL.certified("localhost", LOOPBACK), "localhost"),
+    "D9-138": shown(REAL.certified("system:admin", LOOPBACK, usage=ExtendedKeyUsageOID.CLIENT_AUTH)),
+}
+
+
+@pytest.mark.parametrize(("row", "attack"), attacks(CLAIMS))
+def test_a_certificate_of_the_ca_or_a_word_in_cluster_info_does_not_make_a_cluster(
+    scene: Scene, row: Row, attack: Attack
+) -> None:
+    assert evaluated(lambda: attack(scene)) == row.expected
+    assert not any(server.seen for server in scene.attackers)
