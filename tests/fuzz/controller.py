@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from fuzz.target import NOW, by_file, require, target, text_of
+from fuzz.target import NOW, by_file, require, target
 from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.output import UserError
@@ -28,11 +28,10 @@ from nodeattest_controller.model.certificate_authority import CertificateAuthori
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.answers import LineBuffer, parse_json, version_of
-from nodeattest_kube.errors import KubeconfigError, TooLarge, error_from_status
+from nodeattest_kube.answers import parse_json, version_of
+from nodeattest_kube.errors import KubeconfigError, error_from_status
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, ApiEndpoint, parse_kubeconfig
 from nodeattest_parsing.objects import key_of
-from nodeattest_parsing.times import format_seconds, parse_duration, parse_seconds
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
@@ -129,17 +128,6 @@ def _configuration(settings: Settings, _data: bytes) -> None:
     require(_load(configfile.dump(settings).encode()) == settings, "what is written is read again")
 
 
-@target("duration", lambda data: parse_seconds(text_of(data)), refusals=_JSON, max_len=64)
-def _seconds(seconds: float, _data: bytes) -> None:
-    require(0 <= seconds < float("inf"), "finite, never negative")
-    milliseconds = round(seconds * 1000) / 1000
-    require(parse_seconds(format_seconds(milliseconds)) == milliseconds, "to the millisecond and back")
-
-
-target("cli-duration", lambda data: parse_duration(text_of(data)), refusals=_JSON, max_len=64)(
-    lambda nanoseconds, _: require(parse_duration(f"{nanoseconds}ns") == nanoseconds, "what is written is read")
-)
-
 # The webhook
 
 
@@ -207,24 +195,6 @@ def _json(value: JsonObject, _data: bytes) -> None:
     version_of(value)
     error = error_from_status(500, value, fallback="an error", retry_after="1")
     require(len(str(error)) <= 2048 and str(error).isprintable(), "a server's words stay on a line")
-
-
-@target("lines", lambda data: data, max_len=512)
-def _lines(data: bytes, _data: bytes) -> bool:
-    """Cut the same stream in two ways: the first byte says how large the chunks are."""
-    size, stream = max([1, *data[:1]]), data[1:]
-    chunked = _assembled([stream[at : at + size] for at in range(0, len(stream), size)])
-    require(chunked == _assembled([stream]), "chunks do not matter")
-    return bool(chunked)
-
-
-def _assembled(chunks: list[bytes]) -> list[bytes] | None:
-    skipped: list[None] = []
-    lines = LineBuffer(64, lambda: skipped.append(None))
-    try:
-        return [line for chunk in chunks for line in lines.feed(chunk)] + [b""] * len(skipped)
-    except TooLarge:
-        return None
 
 
 # The operator's tool

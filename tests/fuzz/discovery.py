@@ -11,15 +11,14 @@ from typing import Final, cast
 import yaml
 
 from fuzz.target import NOW, refused, require, target, text_of
-from nodeattest_discovery import clusterinfo, jws, jwt, pins, secret, token
+from nodeattest_discovery import clusterinfo, jwt, pins, secret, token
 from nodeattest_discovery.front import authenticate, bearer_token
 from nodeattest_discovery.node import by_file, client
 from nodeattest_discovery.node.by_file import DiscoveryFile, FileReference
-from nodeattest_discovery.node.client import parse_endpoint, parse_server
+from nodeattest_discovery.node.client import parse_server
 from nodeattest_discovery.secret import SECRET_TYPE, Expiry, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken, is_token_id
 from nodeattest_kube.answers import parse_json
-from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.strict_yaml import Scalars, parse_object
 from nodeattest_parsing.values import IntegerJsonObject
@@ -51,16 +50,6 @@ def _secret(body: IntegerJsonObject, _data: bytes) -> bool:
     for group in groups or ():
         require(group == token.BOOTSTRAP_GROUP or secret.check_group(group) == group, "bootstrappers, and no others")
     return signs is not None or groups is not None
-
-
-@target("discovery-signature", lambda data: data, max_len=256)
-def _signature(data: bytes, _data: bytes) -> bool:
-    """Read a signature off the first line, and its content off the rest."""
-    shown, _, content = data.partition(b"\n")
-    valid = jws.is_valid(text_of(shown), content, _SIGNER)
-    require(valid is (jws.sign(content, _SIGNER).encode() == shown), "one text is the signature")
-    require(not jws.is_valid(text_of(shown), content + b"\0", _SIGNER) or not valid, "a signature is of one content")
-    return valid
 
 
 class _Dumper(yaml.SafeDumper):
@@ -159,16 +148,6 @@ def _authorization(data: bytes) -> BootstrapToken:
 target("discovery-authorization", _authorization, _FRONT)(
     lambda who, _: require(who == _SIGNER, "nobody is anybody else")
 )
-
-
-_ENDPOINT: Final = Reason.DISCOVERY_ENDPOINT_MALFORMED
-
-
-@target("discovery-endpoint", lambda data: parse_endpoint(text_of(data)), _ENDPOINT, max_len=300)
-def _endpoint(address: Endpoint, _data: bytes) -> None:
-    require(0 < address.port < 1 << 16 and not address.prefix, "host and port, and no path")
-    require(parse_endpoint(address.url) == address == parse_server(address.url), "one address has one spelling of ours")
-    require(address.url.isascii() and address.url.isprintable() and " " not in address.url, "fit for a request line")
 
 
 @target("discovery-configmap", client.parse_config_map, Reason.CLUSTER_INFO_MALFORMED, max_len=8192)

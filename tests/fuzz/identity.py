@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from fuzz.target import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY, require, target, text_of
 from nodeattest_identity.addon.gateway import keyset
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, identify, read_trust
-from nodeattest_identity.addon.gateway.target import ROOT, parse
 from nodeattest_identity.addon.sidecar.caller import bearer, require_no_token_in_query
 from nodeattest_identity.issuer import documents as issuer_documents
 from nodeattest_identity.issuer.documents import Configuration, DocumentError, documents
@@ -41,24 +40,6 @@ NAME: Final = "front-proxy-client"
 _TRUST: Final = FrontProxyTrust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=True)
 
 # The gateway
-
-
-@target("gateway-path", text_of)
-def _path(raw: str, _data: bytes) -> bool:
-    """Read a request's target as aiohttp hands it over, and compare with how kube-apiserver reads it."""
-    try:
-        found = parse(raw)
-    except RefusalError as refusal:
-        json.loads(refusal.reply().body)
-        return False
-    path = raw.partition("?")[0]
-    parts = path.strip("/").split("/")  # requestinfo.go splitPath
-    read = [*ROOT.strip("/").split("/"), "namespaces", found.namespace, "services", found.name, "proxy"]
-    require(parts[: len(read)] == read, "the names that were authorised")
-    require(found.audience.count("/") == 1, "one service of one namespace")
-    require(found.path is None or (found.path.startswith("/") and path.endswith(found.path)), "the rest as it came")
-    require(not any(part.startswith("add-auth=") for part in found.query.split("&")), "ours is taken out")
-    return True
 
 
 @target("gateway-headers", text_of)

@@ -71,7 +71,7 @@ class ProviderWorld(World):
         kinds = {_kind(row[role]) for row in described for role in ("infra", "host") if role in row}
         return [_definition(kind) for kind in kinds]
 
-    def _make_cluster(self) -> JsonMap:
+    def make_cluster(self) -> JsonMap:
         label: JsonMap = {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}}
         self.admin.create("/api/v1/namespaces", label)
         spec: JsonMap = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from apiserver_kit import bind
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,45 +29,22 @@ ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests"
 
 
 def make_bindings(world: World, *, real: bool) -> None:
-    """Let kubeadm make its bindings, or make them as it does."""
+    """Let kubeadm make its bindings and cluster-info, or make them as it does."""
     if real:
-        kubeadm_init(world, "bootstrap-token")
+        assets, config = kubernetes_folder(), world.directory / "kubeadm.yaml"
+        config.write_text(cluster_configuration(assets), encoding="ascii")
+        access = ["--kubeconfig", str(world.workload.admin_kubeconfig), "--config", str(config)]
+        done = kubeadm(assets, "init", "phase", "bootstrap-token", *access)
+        assert done.returncode == 0, done.stderr
         return
+    admin = world.workload_admin
     with suppress(ApiRefusal):
-        grant(world, BOOTSTRAP, f"{ROLE}:nodeclient", "system:bootstrappers:kubeadm:default-node-token")
+        bind(admin, BOOTSTRAP, f"{ROLE}:nodeclient", "Group", "system:bootstrappers:kubeadm:default-node-token")
     with suppress(ApiRefusal):
-        grant(world, ROTATION, f"{ROLE}:selfnodeclient", "system:nodes")
-    make_cluster_info(world)
-
-
-def kubeadm_init(world: World, *phase: str) -> None:
-    """Run a phase of ``kubeadm init`` on the workload cluster."""
-    assets = kubernetes_folder()
-    config = world.directory / "kubeadm.yaml"
-    config.write_text(cluster_configuration(assets), encoding="ascii")
-    access = ["--kubeconfig", str(world.workload.admin_kubeconfig), "--config", str(config)]
-    done = kubeadm(assets, "init", "phase", *phase, *access)
-    assert done.returncode == 0, done.stderr
-
-
-def make_cluster_info(world: World) -> None:
-    """Create what kubeadm creates after its bindings."""
+        bind(admin, ROTATION, f"{ROLE}:selfnodeclient", "Group", "system:nodes")
     body: JsonMap = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "cluster-info"}, "data": {}}
     with suppress(ApiRefusal):
-        world.workload_admin.create("/api/v1/namespaces/kube-public/configmaps", body)
-
-
-def grant(world: World, name: str, role: str, group: str) -> None:
-    """Bind a ClusterRole to a group."""
-    api = "rbac.authorization.k8s.io"
-    body: JsonMap = {
-        "apiVersion": f"{api}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": api, "kind": "Group", "name": group}],
-    }
-    world.workload_admin.create(BINDINGS, body)
+        admin.create("/api/v1/namespaces/kube-public/configmaps", body)
 
 
 def binding_names(world: World) -> set[str]:
@@ -98,13 +75,8 @@ def register_node(world: World, name: str, provider_id: str = "") -> JsonMap:
     return world.workload_admin.create("/api/v1/nodes", body)
 
 
-def asks_in_tree(world: World, node: str, kubeconfig: Path, key: ec.EllipticCurvePrivateKey | None = None) -> str:
-    """File a request with the in-tree signer, as kubelet does; returns its name."""
-    return file_in_tree(world.workload.client(kubeconfig), node, key)
-
-
 def file_in_tree(client: Client, node: str, key: ec.EllipticCurvePrivateKey | None = None) -> str:
-    """File such a request as the client's user."""
+    """File a request with the in-tree signer, as kubelet does; returns its name."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [

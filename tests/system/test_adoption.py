@@ -13,9 +13,9 @@ import pytest
 from auto_approval_kit import (
     BOOTSTRAP,
     ROTATION,
-    asks_in_tree,
     binding_names,
     condition,
+    file_in_tree,
     make_bindings,
     nudge,
     register_node,
@@ -51,7 +51,7 @@ def kubelets_kubeconfig(town: World, *, real: bool) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     assets = kubernetes_folder()
     with controller_manager(town.workload, assets, ["csrapproving", "csrsigning"]):
-        name = asks_in_tree(town, NODE, town.workload.token_kubeconfig(town.token()), key)
+        name = file_in_tree(town.workload.client(town.workload.token_kubeconfig(town.token())), NODE, key)
         found = eventually(
             lambda: text_at(town.workload_admin.get(f"{CSRS}/{name}"), "status", "certificate"), what="the signature"
         )
@@ -130,7 +130,7 @@ def test_a_node_that_joined_by_kubeadm_is_adopted_and_the_last_automatic_approva
 
     stolen = town.workload.token_kubeconfig(town.token())
     with pytest.raises(ApiRefusal, match=f"ValidatingAdmissionPolicy '{POLICY_NAME}'"):
-        asks_in_tree(town, "victim", stolen)
+        file_in_tree(town.workload.client(stolen), "victim")
     if real:
         approver_skips(town, stolen)
 
@@ -142,7 +142,7 @@ def approver_skips(town: World, stolen: Path) -> None:
 
     def file() -> str | None:
         with suppress(ApiRefusal):  # the server evaluates a deleted policy for up to a second
-            return asks_in_tree(town, "victim", stolen)
+            return file_in_tree(town.workload.client(stolen), "victim")
 
     def reviews() -> int:
         return sum(one.resource == "subjectaccessreviews" for one in town.workload.requests())

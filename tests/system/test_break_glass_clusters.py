@@ -203,15 +203,7 @@ def rebuilt(world: World, start_control_plane: StartControlPlane) -> Generator[N
 
 def restore_cluster_api(world: World) -> None:
     """Do what a tool for Cluster API's objects does: the same names and specs, new UIDs; the Secrets are the page's."""
-    pki = world.workload.pki
-    world.cluster = fleet.create_cluster(
-        world.admin,
-        CLUSTER,
-        namespace=NAMESPACE,
-        kubeconfig=world.workload.admin_kubeconfig.read_bytes(),
-        ca_certificate=pki.ca_certificate.read_bytes(),
-        ca_key=pki.ca_key.read_bytes(),
-    )
+    world.cluster = world.create_cluster()
     for name in ("blue-md-8", "blue-md-9"):
         world.machine(name)
     for name in secrets(world):

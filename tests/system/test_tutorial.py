@@ -32,7 +32,7 @@ class EmptyWorld(World):
     def definitions(self) -> list[JsonMap]:
         return []
 
-    def _make_cluster(self) -> JsonMap:
+    def make_cluster(self) -> JsonMap:
         return {}
 
 

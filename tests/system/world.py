@@ -181,14 +181,18 @@ class World:
         self._tokens = count(1)
         install_definitions(self.admin, self.definitions())
         fleet.create_namespace(self.admin, "nodeattest-system")
-        self.cluster = self._make_cluster()
+        self.cluster = self.make_cluster()
 
     def definitions(self) -> list[JsonMap]:
         """Return our definitions, which are there before a controller runs."""
         return cast("list[JsonMap]", manifests.crds())
 
-    def _make_cluster(self) -> JsonMap:
+    def make_cluster(self) -> JsonMap:
         install_cluster_api(self.admin)
+        return self.create_cluster()
+
+    def create_cluster(self) -> JsonMap:
+        """Create the Cluster with its Secrets."""
         return fleet.create_cluster(
             self.admin,
             CLUSTER,
