@@ -13,15 +13,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import hypothesis
 import pytest
 from kubernetes_assets import stated_versions
 from needs import NOT_POSSIBLE, kubernetes_folder, lacks, programs_folder
-from parallel import FileScheduling, order
 from world import Controller, World, built_world
 from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from clouds.aws import SandboxAws
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_real, start_sandbox
@@ -41,6 +41,33 @@ hypothesis.settings.load_profile("busy")
 
 ATTACK = "attack"
 """User property of a report: the row of tests/attacks/catalogue that its test runs."""
+
+
+# Which tests run in which process: a file's tests share control planes and keys, so they stay in one
+
+_SPLIT: Final = frozenset({"tests/cli/test_demo.py"})
+"""Files whose tests share nothing and take long: each test is distributed alone."""
+_FIRST: Final = tuple(f"tests/{folder}/" for folder in ("capi", "system", "conformance", "attacks", "cli", "discovery"))
+"""Folders that take longest, in this order; the many short tests fill the gaps at the end."""
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Distributes files, and the tests of ``_SPLIT`` one by one."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        config.option.loadscopereorder = False  # the order is ``order``'s
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file in _SPLIT else file
+
+
+def order(nodeid: str) -> int:
+    """Return the rank of a test: those of ``_SPLIT`` first, then folder by folder."""
+    if nodeid.partition("::")[0] in _SPLIT:
+        return -1
+    return next((rank for rank, folder in enumerate(_FIRST) if nodeid.startswith(folder)), len(_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)

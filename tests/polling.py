@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from inspect import isawaitable
-from typing import Any, Final, Self, TypeVar, cast, overload
+from typing import Any, Final, Self, TypeVar
 
-from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_sandbox.client import ApiRefusal
 
 MIN_INTERVAL: Final = 0.02
@@ -80,20 +79,9 @@ def eventually(
     return found
 
 
-@overload
 async def until(
-    read: Callable[[], Awaitable[T | None]], what: str = "it", *, seconds: float = SECONDS,
-    state: Callable[[], object] | None = None,
-) -> T: ...  # fmt: skip
-@overload
-async def until(
-    read: Callable[[], T | None], what: str = "it", *, seconds: float = SECONDS,
-    state: Callable[[], object] | None = None,
-) -> T: ...  # fmt: skip
-async def until(
-    read: Callable[[], object], what: str = "it", *, seconds: float = SECONDS,
-    state: Callable[[], object] | None = None,
-) -> object:  # fmt: skip
+    read: Callable[[], Any], what: str = "it", *, seconds: float = SECONDS, state: Callable[[], object] | None = None
+) -> Any:
     """Do as ``eventually`` does, by the event loop's clock, and let other tasks run meanwhile."""
     clock = asyncio.get_running_loop().time
     deadline = _Deadline(what, seconds, state, clock)
@@ -101,18 +89,12 @@ async def until(
         began = clock()
         found = read()
         if isawaitable(found):
-            found = await cast("Awaitable[object]", found)
+            found = await found
         if found:
             return found
         if deadline.passed():
             raise deadline.failure(found)
         await asyncio.sleep(max(TURN, min(MAX_TURN, TURNS * (clock() - began))))
-
-
-async def idle(queue: WorkQueue[Any], *, within: float = 5.0) -> None:
-    """Wait until a work queue has nothing to do now, nor within so many seconds of its clock."""
-
-    await until(lambda: not queue.pending(within), "an idle queue", state=lambda: queue.pending(within))
 
 
 async def others_run(turns: int = 50) -> None:

@@ -21,7 +21,6 @@ from clouds import cms
 from fuzz.target import NOW, TPM_KEY, USAGES
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers import pem
 
 _SLOW_BITS: Final = 3072
 """OpenSSL bounds the exponent of longer RSA keys (OPENSSL_RSA_SMALL_MODULUS_BITS)."""
@@ -60,11 +59,6 @@ def json_nested(size: int, depth: int = 400) -> bytes:
     return filled(b'{"x":[', b"[" * depth + b"]" * depth + b",", b"0]}", size)
 
 
-def json_text(size: int) -> bytes:
-    """Write one text."""
-    return filled(b'{"x":"', b"a", b'"}', size)
-
-
 def json_escapes(size: int, wrap: object) -> bytes:
     """Fill in one text of escapes, surrogates in pairs among them."""
     before, _, after = to_json(wrap).partition(b'"@@"')
@@ -82,24 +76,9 @@ def yaml_keys(size: int, most: int) -> bytes:
     return keys[: keys.rfind(b"\n", 0, size) + 1]
 
 
-def yaml_levels(size: int, depth: int) -> bytes:
-    """Write levels, as deep as may be, again and again."""
-    return filled(b"a: [", b"[" * depth + b"]" * depth + b",", b"]\n", size)
-
-
 def yaml_lines(size: int) -> bytes:
     """Write one plain scalar of many lines."""
     return filled(b"a: b\n", b" c\n", b"", size)
-
-
-def yaml_numbers(size: int) -> bytes:
-    """Write a sexagesimal number, which is quadratic to convert; no reader here takes it."""
-    return filled(b"a: 1", b":59", b"\n", size)
-
-
-def yaml_escapes(size: int) -> bytes:
-    """Write a quoted scalar of escapes."""
-    return filled(b'a: "', rb"\u00e9", b'"\n', size)
 
 
 def pem_without_end(size: int) -> bytes:
@@ -189,11 +168,6 @@ def event_log(size: int, events: int) -> bytes:
 
 def _little(number: int, size: int) -> bytes:
     return number.to_bytes(size, "little")
-
-
-def pem_of(der: bytes) -> bytes:
-    """Write a certificate in PEM."""
-    return pem.encode([("CERTIFICATE", der)])
 
 
 def signed_document(certificates: Sequence[bytes], size: int) -> bytes:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
-from polling import idle, until
+from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.controllers.bootstrap_signer import ControllerDeps, TokenController
@@ -101,7 +101,7 @@ class Told:
     async def worked_off(self) -> None:
         """Wait until the controllers have done all that they were told of."""
         for queue in self.queues:
-            await idle(queue, within=self.soon)
+            await until(lambda queue=queue: not queue.pending(self.soon), "an idle queue")
 
     def signed(self, tokens: int, seconds: float) -> None:
         assert 0 <= seconds < 600

@@ -27,7 +27,7 @@ from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VA
 from nodeattest_parsing import strict_json, strict_yaml
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
-from nodeattest_providers import canonical_json, cms, pkcs10
+from nodeattest_providers import canonical_json, cms, pem, pkcs10
 from nodeattest_providers.certificate_chain import MAX_SIGNATURES, ChainError, ChainVerifier
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.pkcs10 import parse_csr
@@ -100,10 +100,11 @@ def fields(field: bytes) -> bytes:
 
 KUBECONFIG: Final = MAX_SELF_CONTAINED
 SEPARATED: Final = 64 * KIB
+LEVELS: Final = b"[" * 15 + b"]" * 15 + b","
 CSR: Final = pkcs10.MAX_SIZE
 ROWS: Final[dict[str, tuple[Parse, int, Callable[[], bytes]]]] = {
     "watch event: lists": (watch_event, 300, lambda: worst.json_lists(EVENT.bytes, most=EVENT.values // 2 - 20)),
-    "watch event: text": (watch_event, 300, lambda: worst.json_text(EVENT.bytes)),
+    "watch event: text": (watch_event, 300, lambda: worst.filled(b'{"x":"', b"a", b'"}', EVENT.bytes)),
     "watch event: levels": (watch_event, 200, lambda: worst.json_nested(EVENT.bytes)),
     "JSON: lists": (json_of, 100, lambda: worst.json_lists(SEPARATED)),
     "JSON: numbers": (json_of, 71_000, lambda: worst.json_numbers(SEPARATED, {"x": ["@@"]}, most=4000)),
@@ -111,10 +112,14 @@ ROWS: Final[dict[str, tuple[Parse, int, Callable[[], bytes]]]] = {
     "JSON: escapes": (json_of, 300, lambda: worst.json_escapes(SEPARATED, {"x": "@@"})),
     "YAML: flow": (yaml_of, 3_900_000, lambda: worst.yaml_flow(SEPARATED, 4092)),
     "YAML: keys": (yaml_of, 3_200_000, lambda: worst.yaml_keys(SEPARATED, 4096)),
-    "YAML: levels": (yaml_of, 4_100_000, lambda: worst.yaml_levels(SEPARATED, 15)),
+    "YAML: levels": (
+        yaml_of,
+        4_100_000,
+        lambda: worst.filled(b"a: [", LEVELS, b"]\n", SEPARATED),
+    ),
     "YAML: lines": (yaml_of, 4_100_000, lambda: worst.yaml_lines(SEPARATED)),
-    "YAML: sexagesimal": (yaml_of, 2_100_000, lambda: worst.yaml_numbers(SEPARATED)),
-    "YAML: escapes": (yaml_of, 1_700_000, lambda: worst.yaml_escapes(SEPARATED)),
+    "YAML: sexagesimal": (yaml_of, 2_100_000, lambda: worst.filled(b"a: 1", b":59", b"\n", SEPARATED)),
+    "YAML: escapes": (yaml_of, 1_700_000, lambda: worst.filled(b'a: "', rb"\u00e9", b'"\n', SEPARATED)),
     "kubeconfig: flow": (parse_kubeconfig, 960_000, lambda: worst.yaml_flow(KUBECONFIG, MAX_SELF_CONTAINED_VALUES - 4)),
     "kubeconfig: lines": (parse_kubeconfig, 4_100_000, lambda: worst.yaml_lines(KUBECONFIG)),
     "review: lists": (review, 220_000, lambda: worst.review_of_lists(admission_review.MAX_BODY)),
@@ -145,7 +150,7 @@ ROWS: Final[dict[str, tuple[Parse, int, Callable[[], bytes]]]] = {
     "key file: certificates": (
         read_pem,
         100,
-        lambda: worst.filled(b"", worst.pem_of(worst.looping_chain()[1]), b"", MAX_KEYS),
+        lambda: worst.filled(b"", pem.encode([("CERTIFICATE", worst.looping_chain()[1])]), b"", MAX_KEYS),
     ),
     "discovery token: dots": (law("discovery-authorization"), 100, lambda: b"Bearer " + b"." * (4 * KIB)),
     "gateway: names": (law("gateway-headers"), 1_100, lambda: fields(b"a-" * 120 + b": a")),
