@@ -1,8 +1,6 @@
-"""What API servers' bytes mean: JSON objects, lines and events of watches, and how much one answer may hold.
+"""Parse API servers' answers: JSON objects, lines and events of watches, and how much one answer may hold.
 
-Any bytes give a value or an error; a workload cluster's API server may be hostile. A stream is split into lines in
-linear time, whatever its chunks' sizes. A line longer than the limit is refused, or skipped, before it is buffered.
-Out of scope: the requests (``client``), what the objects mean.
+A workload cluster's API server may be hostile: any bytes give a value or an error, in linear time.
 Source: RFC 8259; api-conventions.md of Kubernetes; metav1.WatchEvent (apimachinery pkg/apis/meta/v1/watch.go);
 Kubernetes API concepts, "Receiving resources as Tables"; etcd --max-request-bytes.
 """
@@ -143,7 +141,7 @@ class LineBuffer:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk completes, without their newlines and without blank ones."""
+        """Return the lines that this chunk completes, without newlines and without blank lines."""
         head, *rest = chunk.split(b"\n")
         self._hold(head)
         lines: list[bytes] = []

@@ -1,10 +1,8 @@
-"""The API client: raw JSON objects in and out, one typed error for every other outcome.
+"""The API client: raw JSON objects in and out, and an ``ApiError`` for every other outcome.
 
-It does not retry (``transport`` sends an idempotent request again if a kept connection was closed). No server's answer
-raises anything but ``ApiError``. The bearer token is read again as its file is rotated. A collection of any objects can
-be listed: a page that is too large is queried again with half as many objects, and an object that is too large alone is
-read as a row of a table, without the object.
-Out of scope: back-off, caching.
+It does not retry, but ``transport`` sends an idempotent request again if a kept connection was closed. A list page that
+is too large is requested again with half as many objects. An object that is too large alone is read as a row of a
+table, without the object.
 Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preconditions); client-go
 transport/token_source.go (re-read each minute; a failed re-read keeps the current token).
 """
@@ -160,11 +158,10 @@ class ApiClient:
             return None
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
-        """Read one object, or a small collection."""
         return await self._read("GET", _target(path, query))
 
     async def document(self, path: str, *, accept: str, limit: int) -> bytes:
-        """Read what a server has besides objects, such as its tokens' public keys, as it is; ``limit`` in bytes."""
+        """Read what is no object, such as the public keys of tokens; ``limit`` in bytes."""
         async with self._answer("GET", path, headers={"Accept": accept}) as answer:
             return await answer.body(limit)
 
@@ -177,7 +174,6 @@ class ApiClient:
         return await self._exchange("PUT", path, body)
 
     async def merge_patch(self, path: str, body: JsonObject) -> JsonObject:
-        """Apply an RFC 7386 merge patch."""
         return await self._exchange("PATCH", path, body, "application/merge-patch+json")
 
     async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
@@ -279,7 +275,6 @@ class ApiClient:
             raise Unreachable(f"GET {path}: the watch ended within an event")
 
     async def close(self) -> None:
-        """Close all connections; the client is of no further use."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:

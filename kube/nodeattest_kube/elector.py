@@ -93,7 +93,7 @@ class LeaseElector:
 
     @property
     def leader(self) -> str:
-        """The identity that held the lease when last seen, empty if none."""
+        """Who held the lease when it was last seen; empty if nobody."""
         return text(self._lease, "spec", "holderIdentity")
 
     async def still_leads(self) -> bool:
@@ -163,7 +163,6 @@ class LeaseElector:
                 raise LostLease(f"{self._path} was another's meanwhile")
 
     def _left(self) -> float:
-        """Seconds until the deadline."""
         return max(self._renewed + self._deadline - self._clock(), 0.0)
 
     async def _attempt(self) -> bool:
@@ -237,7 +236,6 @@ class LeaseElector:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     async def _read_term(self) -> LeaseTerm | ApiError:
-        """Read the lease as it is now; nobody's, where there is none."""
         try:
             async with asyncio.timeout(self._deadline / 2):
                 return _term_of(await self._client.get(self._path))
@@ -253,7 +251,6 @@ class LeaseElector:
 
 
 def _term_of(lease: JsonObject | None) -> LeaseTerm:
-    """Read the term of a lease; nobody's, where there is none."""
     transitions = dig(lease, "spec", "leaseTransitions")
     count = transitions if type(transitions) is int else 0
     return text(lease, "spec", "holderIdentity"), text(lease, "metadata", "uid"), count

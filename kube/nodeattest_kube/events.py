@@ -1,9 +1,7 @@
-"""Kubernetes Events: what happened to an object and why, where an operator looks first.
+"""Kubernetes Events, written in the background; a failed write is only logged.
 
-Promises: writing an Event never delays its caller, and a failed write is logged only. Events are rate limited, so that
-a flood neither becomes a flood of Events nor hides others: token buckets for the user who caused it, for the user's
-cluster (whose API server may invent users), for the object and for the namespace, taken in this order, so that what one
-bucket refuses is not taken from the next. ``EventLimiter`` repeats one message at most once in a period.
+Token buckets limit what a user, a cluster (whose API server may invent users), an object and a namespace cause. They
+are taken in this order, so that what one bucket refuses is not taken from the next.
 Source: client-go tools/record/events_cache.go (a bucket for a source and object); core/v1 Event.
 """
 

@@ -1,8 +1,7 @@
-"""A kubeconfig becomes one frozen ``ApiEndpoint``: where the API server is and who we are, or ``KubeconfigError``.
+"""Parse a kubeconfig into one ``ApiEndpoint``: where the API server is, and with which identity to connect.
 
-HTTPS only, always verified against the endpoint's CAs; a client key touches no disk; nothing in a document makes us run
-a command; what would change who we are (impersonation, basic auth) is refused rather than ignored.
-Out of scope: connections (``transport``).
+HTTPS only, always verified. A client key touches no disk, no command is run, and impersonation and basic authentication
+are refused rather than ignored.
 Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate names are errors).
 """
 
@@ -251,7 +250,6 @@ def check_proxy_url(text: str | None) -> str | None:
 
 
 def _url(text: str, scheme: str, expected: str, remedy: str) -> SplitResult:
-    """Read a URL with this scheme and a host, of characters that may be on a request line."""
     try:
         parts = urlsplit(text)
         port_of(parts)
@@ -273,7 +271,6 @@ def is_visible(text: str) -> bool:
 
 
 def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:
-    """Read PEM from ``<name>-data`` (base64), else from the file ``<name>``."""
     data = _text(holder, f"{name}-data")
     if data is not None:
         try:

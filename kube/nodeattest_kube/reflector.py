@@ -7,9 +7,8 @@ It lists in pages, then watches from the list's resourceVersion with bookmarks. 
 - if the server was set back to a backup
 - every five minutes while something is left out for its size or its name
 
-Each connection that was short or failed is followed by jittered back-off. ``on_change`` is called after the cache
-changed, once for a version of an object; ``on_recovery`` when the collection is followed at first, and after an error.
-Out of scope: a queue, so ``on_change`` must return at once; what a stale cache means (``last_contact``).
+``on_change`` must return at once. It is called after the cache changed, once for each version of an object.
+``on_recovery`` is called when the collection is followed at first, and after an error.
 Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
 """
 
@@ -338,7 +337,6 @@ class Reflector(Store):
         return key_of(item), version_of(item), item
 
     def _bound(self, count: int) -> None:
-        """Refuse to be filled without end by a hostile server."""
         if count > self._max_objects:
             raise self._malformed(f"more than {self._max_objects} objects")
 
@@ -359,7 +357,6 @@ class Reflector(Store):
         return False
 
     def _too_large(self) -> None:
-        """Note an object or an event that was too large to be read."""
         self._outdated = True
         self._pass_over("", "it is larger than an answer may be")
 
@@ -392,7 +389,6 @@ class Reflector(Store):
         self.last_error = None
 
     def _opened(self) -> None:
-        """Note that the server answers a watch, so that changes are seen."""
         self._contact()
         if not self._recovered:
             self._recovered = True

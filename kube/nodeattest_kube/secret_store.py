@@ -1,8 +1,6 @@
-"""One Secret that replicas share, changed by compare-and-swap.
+"""One Secret that replicas share, changed by compare-and-swap; labels and annotations of others stay.
 
-Every write is conditional on the resourceVersion that was read. Of replicas which race one wins, and the others see
-what it wrote. A replica that is killed at any instant leaves the old Secret or the new one. Labels and annotations of
-others stay. Nothing of the content is logged. Out of scope: what the Secret holds, and when that changes.
+A replica that is killed at any instant leaves the old Secret or the new one. Nothing of the content is logged.
 Source: Kubernetes API concepts, "Resource versions"; core/v1 Secret (``type`` is immutable).
 """
 

@@ -1,11 +1,7 @@
 """The objects of one collection in memory, with secondary indexes and a memory budget.
 
-An object and its index entries change together; the same version twice is one change. Kept objects never take more than
-the budget's total. One object gets at most a small part of what is left, so large objects that come first leave room
-for small ones. If namespaces are of different tenants, each has at most as much as it leaves to the others, in bytes
-and in objects: one alone gets half of all. Collections that share a ``MemoryPool`` share its bytes, and a namespace's
-share is that of all of them.
-Out of scope: where the objects come from, and concurrency (everything here runs between two awaits).
+One object gets at most a small part of the bytes that are left, so large objects leave room for small ones. If
+namespaces are of different tenants, each has at most as much as it leaves to the others: one alone gets half of all.
 Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
 """
 
@@ -63,7 +59,6 @@ class Store:
             self._enter(key, item, name)
 
     def get(self, key: str) -> JsonObject | None:
-        """Return the object of a key."""
         stored = self._objects.get(key)
         return None if stored is None else stored[1]
 
@@ -72,30 +67,22 @@ class Store:
         stored = self._objects.get(key)
         return version[1] != "" and stored is not None and stored[0] == version
 
-    def version(self, key: str) -> Version:
-        """Return the version of an object that is stored."""
-        return self._objects[key][0]
-
     def values(self) -> list[JsonObject]:
-        """Return all objects, as they are now."""
         return [item for _version, item in self._objects.values()]
 
     def keys(self) -> list[str]:
-        """Return all keys, as they are now."""
         return list(self._objects)
 
     def by_index(self, name: str, value: str) -> list[JsonObject]:
-        """Return the objects that an index has under a value."""
         return list(self.each(name, value))
 
     def each(self, name: str, value: str) -> Iterator[JsonObject]:
-        """Yield the same one by one, as each is then: what is there when the first is asked for, and still is."""
+        """Yield the objects of an index one by one, as each is then; skip those that are gone by then."""
         for key in list(self._indexes[name].get(value, _NOTHING)):
             if key in self._indexes[name].get(value, _NOTHING):
                 yield self._objects[key][1]
 
     def put(self, key: str, version: Version, item: JsonObject) -> None:
-        """Store a version of an object in place of any other."""
         self._leave(key)
         self._objects[key] = version, item
         for name in self._functions:
@@ -155,11 +142,9 @@ class MemoryBudget:
 
     @property
     def left(self) -> int:
-        """Free bytes."""
         return self._pool.total - self._pool.used
 
     def of(self, key: str) -> int:
-        """Bytes that are kept of a key."""
         return self._sizes.get(key, 0)
 
     def take(self, key: str, size: int) -> bool:
@@ -174,7 +159,6 @@ class MemoryBudget:
         return True
 
     def release(self, key: str) -> None:
-        """Free a key's bytes."""
         self._set(key, None)
 
     def keep(self, sizes: Mapping[str, int]) -> None:
@@ -183,7 +167,6 @@ class MemoryBudget:
             self._set(key, sizes.get(key))
 
     def close(self) -> None:
-        """Keep nothing."""
         self.keep({})
 
     def _set(self, key: str, size: int | None) -> None:

@@ -1,11 +1,9 @@
 """Requests to one API server by aiohttp's client: kept connections, without redirects, cookies or the environment.
 
-An address that is refused is never connected to, whatever name led there. A peer sends a bounded number of bytes before
-an answer, and again before the head of the next. A request is sent once more only if its connection was closed without
-an answer and repeating it is harmless (GET, PUT, DELETE): its Conflict or NotFound may then be about our own write.
-Every foreign exception becomes ``Unreachable``, without answers or credentials. No body is unpacked, and an answer that
-grants something says itself where it ends, because anybody on the way can end a connection.
-Out of scope: what the bytes mean (``client``).
+A refused address is never connected to, whatever name led there. A peer may send a bounded number of bytes before the
+head of each answer. A request is sent again only if its connection was closed without an answer and repeating it is
+harmless (GET, PUT, DELETE): its Conflict or NotFound may then be about our own write. A successful answer must state
+where it ends, because anybody on the way can end a connection. Every exception of a library becomes ``Unreachable``.
 """
 
 from __future__ import annotations
@@ -160,7 +158,6 @@ class ApiResponse:
         self.phrase = response.reason or ""
 
     def header(self, name: str) -> str:
-        """Return a header's value, empty if there is none."""
         return self._response.headers.get(name, "")
 
     async def body(self, limit: int) -> bytes:
@@ -197,7 +194,7 @@ class ApiResponse:
 
 
 class Transport:
-    """Requests to one endpoint; no state but the connections."""
+    """The connections to one endpoint."""
 
     def __init__(self, endpoint: ApiEndpoint, head_seconds: float) -> None:
         """``head_seconds``: until the head of an answer is read, the connection included."""
@@ -216,7 +213,6 @@ class Transport:
         self._is_closed = False
 
     def schedule_input(self, turns: ClusterInput) -> None:
-        """Let connections that are made from now on receive in turns."""
         self._sockets.turns = turns
 
     @property
@@ -306,7 +302,6 @@ class Transport:
         return paced
 
     def _of_certificate(self, error: BaseException) -> str:
-        """Say what was expected of the server's certificate, if that was not met."""
         if not isinstance(error, aiohttp.ClientConnectorCertificateError):
             return ""
         name = self._endpoint.tls_server_name or self._host
@@ -314,7 +309,6 @@ class Transport:
         return f"expected a certificate for {name} by {by}; got another: "
 
     async def close(self) -> None:
-        """Close every connection."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()

@@ -1,10 +1,8 @@
-"""A queue of keys: what to look at again, never what happened. And the fair queue below it, keys in nested groups.
+"""A queue of keys that are to be reconciled, and the fair queue below it: keys in nested groups.
 
-A key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it twice is
-adding it once. On every level groups are served round robin, and in the innermost group keys first in, first out. A
-group never has more keys in flight than its level's limit, so a group whose work hangs delays no other. Every operation
-takes constant time, and memory grows with distinct keys only.
-Out of scope: persistence (a restart lists again).
+One worker has a key at a time. A key that is added meanwhile is handed out once more afterwards. On every level groups
+are served round robin. A group never has more keys in flight than its level's limit, so a group whose work hangs delays
+no other. Every operation takes constant time, and memory grows with distinct keys only.
 Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go); deficit round robin with equal
 quanta, nested (Shreedhar and Varghese, 1995).
 """
@@ -35,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Group(Generic[K]):
-    """A group: a queue of keys, or inner groups served round robin."""
+    """A queue of keys, or inner groups served round robin."""
 
     __slots__ = ("in_flight", "inner", "limit", "queue", "rotation")
 
@@ -72,7 +70,7 @@ class _Group(Generic[K]):
 
 
 class FairQueue(Generic[K]):
-    """Ready keys, by group."""
+    """Keys that wait or are in flight, by group."""
 
     def __init__(self, groups: Callable[[K], GroupPath], limits: tuple[int, ...]) -> None:
         """Take ``groups``, which returns one group for each of ``limits``; it is called only when a key is added."""
@@ -90,7 +88,6 @@ class FairQueue(Generic[K]):
         return key in self._waiting
 
     def add(self, key: K, since: float) -> None:
-        """Append a key to its group's queue."""
         if key in self._waiting:
             return
         path = self._groups(key)
@@ -131,11 +128,9 @@ class FairQueue(Generic[K]):
         _update_rotations(way, path)
 
     def oldest(self) -> float | None:
-        """Return since when the oldest key waits; None if none does."""
         return min((next(iter(queue.values())) for queue in self._all.queues()), default=None)
 
     def had_waited_since(self, key: K) -> float:
-        """Return since when a key that is in flight had waited."""
         return self._held[key][1]
 
 
@@ -165,7 +160,6 @@ class QueueMetrics:
 
 
 def loop_timer(delay: float, callback: Callable[[], None]) -> Callable[[], None]:
-    """Call back on the running event loop."""
     return asyncio.get_running_loop().call_later(delay, callback).cancel
 
 
@@ -239,7 +233,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """Reset the key's back-off: it went well, or it is gone."""
+        """Reset the key's back-off."""
         self._failures.pop(key, None)
 
     def drop(self, key: K) -> None:
@@ -250,7 +244,6 @@ class WorkQueue(Generic[K]):
             planned[1]()
 
     def failures(self, key: K) -> int:
-        """Count the key's retries since it was forgotten."""
         return self._failures.get(key, 0)
 
     async def run(self, worker: Callable[[K], Awaitable[None]], workers: int) -> None:

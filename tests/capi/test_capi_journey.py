@@ -294,7 +294,7 @@ def test_what_a_cluster_class_makes_is_rendered_once_and_needs_no_proofs_where_t
     assert "nodeattest" not in str([one["spec"] for one in templates])
 
 
-def test_dry_runs_of_a_topology_change_nothing(world: CapiWorld) -> None:
+def test_dry_runs_of_a_topology_change_nothing_and_are_not_logged(world: CapiWorld) -> None:
     management = world.management
     (plane,) = [one for one in management.list(CONTROL_PLANE) if name_of(one).startswith(GREEN)]
     path = CONTROL_PLANE.path(NAMESPACE, name_of(plane))
@@ -308,3 +308,6 @@ def test_dry_runs_of_a_topology_change_nothing(world: CapiWorld) -> None:
     world.eventually(lambda: dry_runs() > before + 1, "dry runs of the control plane")
     after = cast("Object", management.get(CONTROL_PLANE, name_of(plane)))
     assert after["metadata"]["generation"] == plane["metadata"]["generation"]
+    logged = [one for one in management.controller.events() if one.get("msg") == "bootstrap configuration"]
+    assert logged
+    assert not [one for one in logged if one.get("dry_run")]
