@@ -15,6 +15,19 @@ TREE: Final = Path(__file__).parents[1]
 NOT_SOURCE: Final = ("tests", "tools", "images", "examples", "docs")
 SHORT: Final = 60
 """Lines; a file below it is counted as short."""
+BUDGET: Final = {
+    "controller": 15_000,
+    "providers": 11_000,
+    "authenticator": 5_800,
+    "discovery": 3_200,
+    "identity": 4_300,
+    "kube serving parsing": 4_500,
+    "cli": 7_500,
+    "sandbox": 6_000,
+    "tools images": 1_700,
+    "tests": 60_000,
+}
+"""Lines of Python that each group of folders is to have at most."""
 LIMITS: Final = {
     "lines outside of tests": 66_000,  # on the way to 59,000: lower it with each deletion
     "lines of tests": 75_300,  # on the way to 60,000
@@ -67,8 +80,8 @@ def main(arguments: list[str]) -> int:
     lines = Counter[str]()
     for path, length, _ in files:
         lines[path.parts[0]] += length
-    for folder, count in lines.most_common():
-        print(f"{folder:<29} {count:>7}")
+    for folders, budget in BUDGET.items():
+        print(f"{folders:<29} {sum(lines[folder] for folder in folders.split()):>7} of {budget}")
     source = sorted(length for path, length, _ in files if path.parts[0] not in NOT_SOURCE)
     print(f"files                         {len(source):>7}, of which {sum(each < SHORT for each in source)} are short")
     print(f"lines of the median file      {source[len(source) // 2]:>7}")
