@@ -13,14 +13,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.workqueue import QueueMetrics
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
-from nodeattest_serving.program import export_build_info
+from nodeattest_serving.program import ProgramMetrics
 
 _QUEUE_BUCKETS: Final = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Seconds; powers of ten, as client-go's."""
@@ -105,13 +105,12 @@ _AGE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 9
 """Seconds: from a join in one breath to one that waits for its Machine as long as it may."""
 
 
-class Metrics:
+class Metrics(ProgramMetrics):
     """Counts and times of one controller process; every method is cheap and never raises."""
 
     def __init__(self, providers: Iterable[str] = PROVIDERS) -> None:
-        self.registry: Final = CollectorRegistry(auto_describe=True)
+        super().__init__()
         ProcessCollector(registry=self.registry)
-        export_build_info(self.registry)
         self.queues = WorkQueueMetrics(self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
@@ -323,9 +322,6 @@ class Metrics:
         """Count a request to an API server; ``status`` is None when no answer came."""
         code = "<error>" if status is None else str(status) if status in _CODES else _OTHER
         self._api.labels(method if method in _METHODS else _OTHER, code).inc()
-
-    def render(self) -> bytes:
-        return generate_latest(self.registry)
 
     def _provider_label(self, name: str) -> str:
         """Return the name of a known provider, or ``other``: whoever files a request names one."""

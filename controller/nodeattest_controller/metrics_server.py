@@ -39,7 +39,7 @@ from nodeattest_providers.errors import Unavailable
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.fair_semaphore import FairSemaphore
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import EXPOSITION, HealthCheck, HealthServer, Listener, MetricsSource
+from nodeattest_serving.program import EXPOSITION, HealthCheck, HealthServer, Listener, ProgramMetrics
 from nodeattest_serving.tls import ServingCertificate, self_signed_context
 
 METRICS_PATH: Final = "/metrics"
@@ -223,7 +223,7 @@ def _strings(value: JsonValue) -> list[str]:
 class SecureMetricsServer(Listener):
     """Serves metrics at one address."""
 
-    def __init__(self, settings: Settings, address: BindAddress, metrics: MetricsSource, client: ApiClient) -> None:
+    def __init__(self, settings: Settings, address: BindAddress, metrics: ProgramMetrics, client: ApiClient) -> None:
         super().__init__(self._reply, address, _context(settings), _LIMITS)
         self._metrics = metrics
         self._authorizer = ScrapeAuthorizer(client, audiences=settings.metrics_audiences, clock=time.monotonic)

@@ -14,7 +14,6 @@ import ssl
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from http import HTTPStatus
 from typing import ClassVar, Final, TypeVar
 
@@ -97,15 +96,6 @@ def response(reply: Reply, *, last: bool, kind: type[_R] = web.Response) -> _R:
     if last:
         made.force_close()
     return made
-
-
-class InvalidRequest(Enum):
-    """Why what came is no request that a handler gets."""
-
-    MALFORMED = auto()
-    HEADER_TOO_LARGE = auto()
-    HEADER_TOO_SLOW = auto()
-    INTERNAL_ERROR = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +231,10 @@ class ServerConnection(web.RequestHandler):
         del message
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was under way")
-        kind = InvalidRequest.INTERNAL_ERROR
-        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        kind = HTTPStatus.INTERNAL_SERVER_ERROR
+        if status < kind:
             is_large = isinstance(exc, LineTooLong) or "Too many" in str(exc)
-            kind = InvalidRequest.HEADER_TOO_LARGE if is_large else InvalidRequest.MALFORMED
+            kind = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if is_large else HTTPStatus.BAD_REQUEST
         self._is_refused = True
         self.close()
         refused = response(self._listener.refuse(kind), last=True, kind=_LastResponse)
@@ -254,22 +244,22 @@ class ServerConnection(web.RequestHandler):
         return refused
 
     def _await_header(self) -> None:
-        self._start_timer("header", self._limits.header_seconds, lambda: self._refuse(InvalidRequest.HEADER_TOO_SLOW))
+        self._start_timer("header", self._limits.header_seconds, lambda: self._refuse(HTTPStatus.REQUEST_TIMEOUT))
 
     def _start_timer(self, name: str, seconds: float, callback: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, callback)
 
     def _check_header(self) -> None:
         if self._header_bytes > self._limits.head:
-            self._refuse(InvalidRequest.HEADER_TOO_LARGE)
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
-    def _refuse(self, kind: InvalidRequest) -> None:
+    def _refuse(self, status: HTTPStatus) -> None:
         """Refuse an incomplete header; what is being answered is answered first."""
         transport = self.transport
         if self._is_refused or transport is None or transport.is_closing():
             return
         self._is_refused = True
-        reply = self._listener.refuse(kind)
+        reply = self._listener.refuse(status)
         if self._is_answering:
             self.close()
         elif not self._header_bytes:
@@ -359,9 +349,9 @@ class HttpListener(BoundedServer):
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
 
-    def refuse(self, kind: InvalidRequest) -> Reply:
-        is_ours = kind is InvalidRequest.INTERNAL_ERROR
-        return refusal(HTTPStatus.INTERNAL_SERVER_ERROR if is_ours else HTTPStatus.BAD_REQUEST)
+    def refuse(self, status: HTTPStatus) -> Reply:
+        """Return the reply to what is no request: malformed, too large, too slow, or a bug of ours."""
+        return refusal(status if status is HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST)
 
     def lifetime(self, _connection: asyncio.Transport, /) -> float | None:
         """Return the seconds after which a connection is aborted; None: it has no limit."""

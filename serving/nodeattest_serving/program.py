@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from functools import cache
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -100,32 +100,21 @@ HealthCheck = Callable[[], str | None]
 """Returns None if all is well, else the reason that it is not."""
 
 
-class MetricsSource(Protocol):
-    """What can be scraped."""
-
-    def render(self) -> bytes: ...
-
-
 class ProgramMetrics:
     """Metrics of one program, in a registry of its own; no label's value comes from a request."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        export_build_info(self.registry)
+        gauge = Gauge(
+            "nodeattest_build_info",
+            "Always 1; version and commit of this program.",
+            ("version", "commit"),
+            registry=self.registry,
+        )
+        gauge.labels(__version__, _commit()).set(1)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
-
-
-def export_build_info(registry: CollectorRegistry) -> None:
-    """Add the metric ``nodeattest_build_info`` to a registry."""
-    gauge = Gauge(
-        "nodeattest_build_info",
-        "Always 1; version and commit of this program.",
-        ("version", "commit"),
-        registry=registry,
-    )
-    gauge.labels(__version__, _commit()).set(1)
 
 
 @cache
@@ -137,7 +126,7 @@ class HealthServer(Listener):
     """Serves /healthz, /livez and /readyz over plain HTTP, and /metrics, or one of both."""
 
     def __init__(
-        self, address: BindAddress, checks: Mapping[str, HealthCheck] | None, metrics: MetricsSource | None = None
+        self, address: BindAddress, checks: Mapping[str, HealthCheck] | None, metrics: ProgramMetrics | None = None
     ) -> None:
         """Take the ``checks`` of readiness by name; None: health is served elsewhere."""
         super().__init__(self._reply, address, None, _HEALTH_LIMITS)

@@ -67,7 +67,7 @@ def _trust(trust: FrontProxyTrust, _data: bytes) -> None:
     require(trust.pem.count("BEGIN CERTIFICATE") == len(trust.authorities), "every CA counts")
 
 
-@target("gateway-keys", keyset.parse_keyset, refusals=(keyset.KeySetError,))
+@target("gateway-keys", keyset.parse_keyset, refusals=(KeysError,))
 def _ring(found: keyset.KeySet, _data: bytes) -> None:
     written = keyset.encode_keyset(found)
     require(keyset.encode_keyset(keyset.parse_keyset(written)) == written, "what was written reads the same")

@@ -160,8 +160,7 @@ class _AlicesProxy(ProxyServer):
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         order = ForwardOptions(
-            host=LOOPBACK,
-            port=self.upstream,
+            upstream=BindAddress(LOOPBACK, self.upstream),
             target=read_target(request.raw_path),
             deadline=asyncio.get_running_loop().time() + self.limits.request_seconds,
             inject=(("X-Authenticated-User", "alice"),),

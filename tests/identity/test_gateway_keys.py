@@ -16,8 +16,9 @@ from polling import until
 
 from nodeattest_identity.addon.gateway import keyset as keysets
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
-from nodeattest_identity.addon.gateway.keyset import LIFETIME, SECRET_NAME, KeySet, KeySetError, KeyStore
+from nodeattest_identity.addon.gateway.keyset import LIFETIME, SECRET_NAME, KeySet, KeyStore
 from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_identity.tokens.jwt import signing_key
 from nodeattest_kube import paths
@@ -117,7 +118,7 @@ def spoilt() -> list[bytes]:
 
 @pytest.mark.parametrize("data", spoilt())
 def test_spoilt_keys_are_refused_and_not_quoted(data: bytes) -> None:
-    with pytest.raises(KeySetError) as error:
+    with pytest.raises(KeysError) as error:
         keysets.parse_keyset(data)
     assert "PRIVATE" not in str(error.value)
 

@@ -13,7 +13,7 @@ from front_kit import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.addon.gateway.backends import EndpointResolver, ServiceEndpoint, ready_endpoints
+from nodeattest_identity.addon.gateway.backends import EndpointResolver, ready_endpoints
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
 from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
 from nodeattest_identity.proxy.refusals import RefusalError
@@ -22,6 +22,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_serving.bounded_server import BindAddress
 
 # Who asks
 
@@ -208,7 +209,7 @@ def endpoints(*addresses: JsonObject) -> JsonObject:
 def test_a_port_is_found_by_number_and_by_name_of_the_service(name: str, port: int | None) -> None:
     found = endpoints(address("10.0.0.1"), address("fd00::2"))
     if port is not None:
-        wanted = [ServiceEndpoint("10.0.0.1", port), ServiceEndpoint("fd00::2", port)]
+        wanted = [BindAddress("10.0.0.1", port), BindAddress("fd00::2", port)]
         assert ready_endpoints(service(), found, target(name)) == wanted
         return
     with pytest.raises(RefusalError) as refused:
@@ -230,7 +231,7 @@ def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
         ready_endpoints(service(), endpoints(spoilt), target())
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "2")
     found = ready_endpoints(service(), endpoints(spoilt, address("::ffff:10.0.0.7")), target())
-    assert found == [ServiceEndpoint("::ffff:10.0.0.7", 8080)]
+    assert found == [BindAddress("::ffff:10.0.0.7", 8080)]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
         resolver = EndpointResolver(client, clock=lambda: now)
         wanted = target("dashboard:web", "gateway-backends")
         for _ in range(2):
-            assert await resolver.resolve(wanted) == ServiceEndpoint("10.1.2.3", 8080)
+            assert await resolver.resolve(wanted) == BindAddress("10.1.2.3", 8080)
         assert client.requests == 2
         admin.delete(f"{root}/endpoints/dashboard")
         now = 2.0

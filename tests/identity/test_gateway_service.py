@@ -30,7 +30,7 @@ from proxy_kit import (
     upstream,
 )
 
-from nodeattest_identity.addon.gateway.backends import EndpointResolver, ServiceEndpoint, SubjectAccessAuthorizer
+from nodeattest_identity.addon.gateway.backends import EndpointResolver, SubjectAccessAuthorizer
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
 from nodeattest_identity.addon.gateway.keyset import KeyStore, generate_key
 from nodeattest_identity.addon.gateway.service import Gateway, GatewaySettings, Metrics
@@ -43,6 +43,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, value_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
+from nodeattest_serving.bounded_server import BindAddress
 
 NAME: Final = "front-proxy-client"
 DASHBOARD: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
@@ -91,9 +92,9 @@ class Site:
         """Allow, and take note."""
         self.asked.append((user.user, target.audience, method))
 
-    async def resolve(self, _target: ServiceTarget) -> ServiceEndpoint:
+    async def resolve(self, _target: ServiceTarget) -> BindAddress:
         """Lead to the add-on."""
-        return ServiceEndpoint(LOOPBACK, self.add_on.port)
+        return BindAddress(LOOPBACK, self.add_on.port)
 
     def of(self, authority: Authority | None) -> ssl.SSLContext:
         """Make the TLS of a front proxy; None: of a client without a certificate."""

@@ -41,7 +41,11 @@ _ALLOWED_QUERY: Final = re.compile(rf"{_ALLOWED.pattern}(?:\?{_ALLOWED.pattern.r
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+", re.ASCII)
 
 
-class UrlError(ValueError):
+class DocumentError(ValueError):
+    """A configuration that cannot be believed; says what was expected and what was found."""
+
+
+class UrlError(DocumentError):
     """A URL that cannot be an issuer's or a key set's."""
 
 
@@ -76,10 +80,6 @@ def _checked(text: str, allowed: re.Pattern[str], expected: str) -> str:
     if "@" in parts.netloc or not parts.hostname or not _HOST.fullmatch(parts.hostname):
         raise UrlError(f"{expected}, got one with a user, or without a host that could be reached")
     return text
-
-
-class DocumentError(ValueError):
-    """A configuration that cannot be believed; says what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,7 @@ def parse_configuration(body: bytes) -> Configuration:
     issuer, jwks_uri = members.get("issuer"), members.get("jwks_uri")
     if not isinstance(issuer, str) or not isinstance(jwks_uri, str):
         raise DocumentError("expected `issuer` and `jwks_uri` in an OpenID configuration, got none")
-    try:
-        return Configuration(issuer_url(issuer), jwks_url(jwks_uri))
-    except UrlError as error:
-        raise DocumentError(str(error)) from None
+    return Configuration(issuer_url(issuer), jwks_url(jwks_uri))
 
 
 def _jwk(key: VerifyingKey) -> dict[str, JsonValue]:

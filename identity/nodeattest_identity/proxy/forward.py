@@ -37,7 +37,7 @@ from nodeattest_identity.proxy import upgrade
 from nodeattest_identity.proxy.refusals import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits, Refusal, RefusalError
 from nodeattest_identity.proxy.request import RequestTarget, request_headers, response_headers
 from nodeattest_kube.transport import AskedResponse
-from nodeattest_serving.bounded_server import RECEIVE_BUFFER
+from nodeattest_serving.bounded_server import RECEIVE_BUFFER, BindAddress
 from nodeattest_serving.http_server import READ_AHEAD
 
 _BROKEN_BODY: Final = (web.RequestPayloadError, HttpProcessingError, OSError)
@@ -56,8 +56,7 @@ _SKIPPED_HEADERS: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USE
 class ForwardOptions:
     """How to forward a request."""
 
-    host: str
-    port: int
+    upstream: BindAddress
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     server_name: str | None = None
     """Expected name in the upstream's certificate."""
@@ -75,9 +74,7 @@ class ForwardOptions:
     @property
     def url(self) -> URL:
         """The URL of the target at the upstream; nothing is decoded or normalised."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        scheme = "http" if self.tls is None else "https"
-        return URL(f"{scheme}://{host}:{self.port}{self.target.raw}", encoded=True)
+        return URL(f"{'http' if self.tls is None else 'https'}://{self.upstream}{self.target.raw}", encoded=True)
 
 
 class _RequestBody:

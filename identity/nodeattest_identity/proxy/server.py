@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import HttpVersion10, HttpVersion11, web
@@ -29,14 +30,14 @@ from nodeattest_identity.proxy.refusals import (
 )
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits
-from nodeattest_serving.http_server import HttpLimits, HttpListener, InvalidRequest, Reply
+from nodeattest_serving.http_server import HttpLimits, HttpListener, Reply
 
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _INVALID: Final = {
-    InvalidRequest.MALFORMED: Refusal.REQUEST_MALFORMED,
-    InvalidRequest.HEADER_TOO_LARGE: Refusal.HEADERS_TOO_LARGE,
-    InvalidRequest.HEADER_TOO_SLOW: Refusal.REQUEST_TOO_SLOW,
-    InvalidRequest.INTERNAL_ERROR: Refusal.INTERNAL_ERROR,
+    HTTPStatus.BAD_REQUEST: Refusal.REQUEST_MALFORMED,
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: Refusal.HEADERS_TOO_LARGE,
+    HTTPStatus.REQUEST_TIMEOUT: Refusal.REQUEST_TOO_SLOW,
+    HTTPStatus.INTERNAL_SERVER_ERROR: Refusal.INTERNAL_ERROR,
 }
 
 log = logging.getLogger(__name__)
@@ -127,8 +128,8 @@ class ProxyServer(HttpListener):
         is_short = self._is_unauthenticated is not None and self._is_unauthenticated(connection)
         return self.limits.unauthenticated_seconds if is_short else None
 
-    def refuse(self, kind: InvalidRequest) -> Reply:
-        return self._invalid(_INVALID[kind], "expected HTTP/1.1, got something else").reply()
+    def refuse(self, status: HTTPStatus) -> Reply:
+        return self._invalid(_INVALID[status], "expected HTTP/1.1, got something else").reply()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to one request; an unexpected error is a 500, and logged."""

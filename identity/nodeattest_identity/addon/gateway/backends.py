@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -29,6 +28,7 @@ from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.cloud_http import SingleFlight
+from nodeattest_serving.bounded_server import BindAddress
 
 _ALLOWED_SECONDS: Final = 10.0
 """kube-apiserver itself decides on each request, so this only bounds the second review."""
@@ -92,23 +92,15 @@ class SubjectAccessAuthorizer:
         return allowed
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceEndpoint:
-    """An address to connect to."""
-
-    host: str
-    port: int
-
-
 class EndpointResolver:
     """Reads Services and Endpoints from the API server, and chooses one endpoint at random."""
 
     def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        self._cache: ExpiringCache[tuple[str, str, str], list[ServiceEndpoint]] = ExpiringCache(_MAX_SERVICES, clock)
+        self._cache: ExpiringCache[tuple[str, str, str], list[BindAddress]] = ExpiringCache(_MAX_SERVICES, clock)
 
-    async def resolve(self, target: ServiceTarget) -> ServiceEndpoint:
+    async def resolve(self, target: ServiceTarget) -> BindAddress:
         key = target.namespace, target.service, target.port
         found = self._cache.get(key)
         if found is None:
@@ -128,7 +120,7 @@ class EndpointResolver:
             raise unavailable("cannot read the service from the API server", retry_after=2) from None
 
 
-def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[ServiceEndpoint]:
+def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[BindAddress]:
     """List the ready endpoints of a service's port; raises ``RefusalError`` where there is none.
 
     1. The service is not an ExternalName. 2. It has the port. 3. Ready addresses of that port that belong to Pods of
@@ -146,7 +138,7 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
     return found
 
 
-def _endpoints(endpoints: JsonObject, port_name: str, namespace: str) -> Iterator[ServiceEndpoint]:
+def _endpoints(endpoints: JsonObject, port_name: str, namespace: str) -> Iterator[BindAddress]:
     """Yield the endpoints of a port; what is over the bounds is not looked at."""
     addresses_left, ports_left = _MAX_ADDRESSES, _MAX_PORTS
     for subset in items(endpoints, "subsets"):
@@ -158,7 +150,7 @@ def _endpoints(endpoints: JsonObject, port_name: str, namespace: str) -> Iterato
             host, owner = text(address, "ip"), mapping(address, "targetRef")
             is_pod = (owner.get("kind"), owner.get("namespace")) == ("Pod", namespace)
             if is_pod and not TENANT_ADDRESSES.refuses(host):
-                yield ServiceEndpoint(host, number)
+                yield BindAddress(host, number)
         if not (addresses_left and ports_left):
             return
 

@@ -55,10 +55,6 @@ _STALE: Final = 600.0
 log = logging.getLogger(__name__)
 
 
-class KeySetError(ValueError):
-    """Stored keys that cannot be used."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScheduledKey:
     """A key pair and the time from which it signs."""
@@ -135,31 +131,28 @@ def encode_keyset(keyset: KeySet) -> bytes:
 
 
 def parse_keyset(data: bytes) -> KeySet:
-    """Parse what ``encode_keyset`` wrote; raises ``KeySetError``, which quotes no key."""
+    """Parse what ``encode_keyset`` wrote; raises ``KeysError``, which quotes no key."""
     try:
         stored = parse_json(data)
     except ValueError:
-        raise KeySetError("expected keys in JSON, got something else") from None
+        raise KeysError("expected keys in JSON, got something else") from None
     entries = stored.get("keys")
     if not isinstance(entries, list) or not 0 < len(entries) <= _MAX_KEYS or set(stored) != {"keys"}:
-        raise KeySetError(f"expected one to {_MAX_KEYS} keys, got something else")
+        raise KeysError(f"expected one to {_MAX_KEYS} keys, got something else")
     keys = tuple(_key(entry) for entry in entries)
     times = [key.signs_from for key in keys]
     if len({key.signing.verifying.kid for key in keys}) < len(keys) or times != sorted(times):
-        raise KeySetError("expected different keys, in the order in which they sign, got others")
+        raise KeysError("expected different keys, in the order in which they sign, got others")
     return KeySet(keys)
 
 
 def _key(entry: JsonValue) -> ScheduledKey:
     if not isinstance(entry, dict) or set(entry) != {"key", "signsFrom"}:
-        raise KeySetError("expected key and signsFrom of each key, got others")
+        raise KeysError("expected key and signsFrom of each key, got others")
     pem, signs_from = entry["key"], number(entry, "signsFrom")
     if not isinstance(pem, str) or signs_from is None or not 0 <= signs_from <= _LATEST:
-        raise KeySetError("expected a key in PEM, and signsFrom in whole seconds since 1970, got something else")
-    try:
-        return ScheduledKey(read_signing_key(pem.encode(errors="replace")), signs_from)
-    except KeysError as error:
-        raise KeySetError(str(error)) from None
+        raise KeysError("expected a key in PEM, and signsFrom in whole seconds since 1970, got something else")
+    return ScheduledKey(read_signing_key(pem.encode(errors="replace")), signs_from)
 
 
 class KeyStore:
@@ -203,7 +196,7 @@ class KeyStore:
         return None
 
     async def refresh(self) -> None:
-        """Read the Secret, and create or update it if due; raises ``ApiError`` and ``KeySetError``."""
+        """Read the Secret, and create or update it if due; raises ``ApiError`` and ``KeysError``."""
         secret = await self._secret.update(self._next_content)
         self.keyset, self._last_read, self._last_message = _keyset_of(secret), self._clock(), ""
 
@@ -223,9 +216,9 @@ class KeyStore:
             try:
                 await self.refresh()
                 delay = _PERIOD
-            except (ApiError, KeySetError) as error:
+            except (ApiError, KeysError) as error:
                 message = f"Secret {self._secret.name}: {error}"
-                if isinstance(error, KeySetError):
+                if isinstance(error, KeysError):
                     message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
                 if message != self._last_message:
                     log.warning("cannot read or change the signing keys: %s", message)
@@ -236,7 +229,7 @@ class KeyStore:
 def _keyset_of(secret: JsonObject | None) -> KeySet:
     data = secret_bytes(secret, _DATA)
     if data is None:
-        raise KeySetError(f"expected keys in {_DATA}, got something else")
+        raise KeysError(f"expected keys in {_DATA}, got something else")
     return parse_keyset(data)
 
 

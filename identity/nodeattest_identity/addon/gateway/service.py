@@ -214,8 +214,7 @@ class Gateway(ProxyServer):
             log.info("forwarding %a to %s, key %s", user.user, target.audience, key.verifying.kid)
             is_tls = target.scheme == "https"
             options = ForwardOptions(
-                host=endpoint.host,
-                port=endpoint.port,
+                upstream=endpoint,
                 tls=self._backend_tls if is_tls else None,
                 server_name=f"{target.service}.{target.namespace}.svc" if is_tls else None,
                 target=asked,

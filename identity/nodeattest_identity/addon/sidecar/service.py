@@ -169,8 +169,7 @@ class Sidecar(ProxyServer):
             inject += identity_headers(caller, groups=settings.send_groups)
             seconds = min(seconds, caller.expires - self._verifier.now())
         options = ForwardOptions(
-            host=settings.upstream.host,
-            port=settings.upstream.port,
+            upstream=settings.upstream,
             target=target,
             deadline=asyncio.get_running_loop().time() + seconds,
             inject=inject,
