@@ -55,7 +55,7 @@ async def _serve(settings: argparse.Namespace) -> None:
     if settings.exit_with_stdin:
         loop.add_reader(sys.stdin.fileno(), stop.set)
     state: Path | None = settings.state
-    cluster = Cluster.boot(Store(), now=lambda: datetime.now(UTC), random=os.urandom, snapshot=_read(state))
+    cluster = Cluster.boot(Store(), now=lambda: datetime.now(UTC), snapshot=_read(state))
     audit = AuditLog(settings.audit_log, cluster.timestamp)
     runner = web.AppRunner(
         ApiServer(cluster, audit).application(),

@@ -26,8 +26,8 @@ from nodeattest_sandbox.apiserver.reads import (
     WatchRequest,
     list_body,
     object_body,
+    read_number,
     read_selectors,
-    read_version,
     watch_lines,
 )
 from nodeattest_sandbox.apiserver.status_errors import (
@@ -149,10 +149,6 @@ def _group(kinds: Kinds, name: str) -> JsonMap:
 
 BODY_LIMIT: Final = 3 * 1024 * 1024  # bytes, MaxRequestBodyBytes of k8s.io/apiserver
 _WATCH_TIMEOUT: Final = 1800  # seconds, --min-request-timeout of kube-apiserver
-_NO_INITIAL_EVENTS: Final = (
-    "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
-    "unless the WatchList feature gate is enabled"
-)
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 
@@ -310,20 +306,14 @@ class ApiServer:
 
     def _watch_request(self, asked: Asked) -> WatchRequest:
         query = asked.http.query
-        if "sendInitialEvents" in query:
-            raise ApiError(422, "Invalid", _NO_INITIAL_EVENTS)
-        seconds = query.get("timeoutSeconds", "")
-        if seconds and not seconds.isdigit():
-            raise bad_request(f'strconv.ParseInt: parsing "{seconds}": invalid syntax')
-
         return WatchRequest(
             kind=asked.kind,
             namespace=asked.info.namespace if asked.kind.namespaced else "",
             name=asked.info.name,
             match=_match(asked),
-            version=read_version(query.get("resourceVersion", "")),
+            version=read_number(query.get("resourceVersion", "")),
             bookmarks=query.get("allowWatchBookmarks") in {"1", "true"},
-            timeout=int(seconds) if seconds and int(seconds) else _WATCH_TIMEOUT,
+            timeout=read_number(query.get("timeoutSeconds", "")) or _WATCH_TIMEOUT,
         )
 
 

@@ -101,8 +101,6 @@ def _prune(value: JsonValue, schema: JsonMap, keep: frozenset[str] = frozenset()
         return
     properties, additional = map_at(schema, "properties"), schema.get("additionalProperties")
     preserved = schema.get(_PRESERVE) is True or additional is True
-    if schema.get("x-kubernetes-embedded-resource") is True:
-        keep = _META
     for key in list(value):
         if key in keep:
             continue

@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, map_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, dump, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.rbac import RequestInfo
-from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, expired
+from nodeattest_sandbox.apiserver.status_errors import bad_request, expired
 from nodeattest_sandbox.apiserver.store import Change, ChangeKind, Key, Store, Stored, Subscription, key_of
 
 Match: TypeAlias = Callable[[JsonMap], bool]
@@ -92,11 +92,10 @@ class Pager:
         if token:
             version, objects = self._resume(token)
         else:
-            check_future(self._store, query.get("resourceVersion", ""))
             version = self._store.version
             objects = self._store.list(kind.collection, info.namespace if kind.namespaced else "")
             objects = [stored for stored in objects if match is None or match(stored.value)]
-        limit = read_limit(query.get("limit", "")) or len(objects)
+        limit = read_number(query.get("limit", "")) or len(objects)
         rest = objects[limit:]
         if not rest:
             return Page(objects, version)
@@ -116,29 +115,11 @@ class Pager:
         return found
 
 
-def read_limit(text: str) -> int:
-    """Read the query parameter ``limit``; none means 0."""
+def read_number(text: str) -> int:
+    """Read a number of the query; none means 0."""
     if text and not text.isdigit():
-        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        raise bad_request(f'strconv.ParseUint: parsing "{text}": invalid syntax')
     return int(text or "0")
-
-
-def read_version(text: str) -> int:
-    """Read the query parameter ``resourceVersion``; none means 0."""
-    if text and not text.isdigit():
-        raise bad_request(
-            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-        )
-    return int(text or "0")
-
-
-def check_future(store: Store, text: str) -> None:
-    """Refuse a version that is not reached yet, which the real server waits for in vain."""
-    version = read_version(text)
-    if version > store.version:
-        causes: list[JsonValue] = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
-        message = f"Timeout: Too large resource version: {version}, current: {store.version}"
-        raise ApiError(504, "Timeout", message, {"causes": causes, "retryAfterSeconds": 1})
 
 
 def object_body(kind: Kind, stored: Stored) -> bytes:

@@ -136,9 +136,6 @@ def _cluster_roles() -> list[JsonMap]:
               _rule(["create"], "authentication.k8s.io", ["selfsubjectreviews"])),
         _role("system:discovery", _paths(*_DISCOVERY)),
         _role("system:public-info-viewer", _paths(*_HEALTH)),
-        _role("system:auth-delegator",
-              _rule(["create"], "authentication.k8s.io", ["tokenreviews"]),
-              _rule(["create"], "authorization.k8s.io", ["subjectaccessreviews"])),
         _role(f"system:{_CSRS}:{requests}:nodeclient", _rule(["create"], _CSRS, [f"{requests}/nodeclient"])),
         _role(f"system:{_CSRS}:{requests}:selfnodeclient", _rule(["create"], _CSRS, [f"{requests}/selfnodeclient"])),
         _approver("kube-apiserver-client-kubelet"),
@@ -206,7 +203,7 @@ def _prepare(kind: Kind, value: JsonMap, now: str) -> list[Cause]:
             return validate_policy(value)
         case "/secrets":
             value.setdefault("type", "Opaque")
-            _encode_texts(value)
+            _check_base64(value)
         case collection if collection in _BINDINGS:
             child(value, "roleRef").setdefault("apiGroup", _RBAC)
             for subject in maps_at(value, "subjects"):
@@ -226,11 +223,7 @@ def _only_status(kind: Kind, value: JsonMap, before: JsonMap) -> None:
     value.update({**kept, "metadata": {**metadata}, **taken})
 
 
-def _encode_texts(value: JsonMap) -> None:
-    texts = value.pop("stringData", None)
-    if isinstance(texts, dict):
-        data = child(value, "data")
-        data.update({key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()})
+def _check_base64(value: JsonMap) -> None:
     for key, item in map_at(value, "data").items():
         if not _is_base64(item):
             raise bad_request(f"Secret in version v1 cannot be handled: data[{key}]: illegal base64 data")

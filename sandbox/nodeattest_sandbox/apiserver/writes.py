@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
+from uuid import uuid4
 
 from nodeattest_sandbox.apiserver import crd, strategies
 from nodeattest_sandbox.apiserver.admission import NodeAuthorizer, admit, refuse_by_policy
@@ -48,21 +48,18 @@ def merge_patch(value: JsonValue, patch: JsonValue) -> JsonValue:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One cluster; ``now`` and ``random`` (which gives so many bytes) come from main."""
+    """One cluster; ``now`` comes from main."""
 
     store: Store
     kinds: Kinds
     authenticator: Authenticator
     authorizer: NodeAuthorizer
     now: Callable[[], datetime]
-    random: Callable[[int], bytes]
 
     @classmethod
-    def boot(
-        cls, store: Store, *, now: Callable[[], datetime], random: Callable[[int], bytes], snapshot: JsonValue = None
-    ) -> Cluster:
+    def boot(cls, store: Store, *, now: Callable[[], datetime], snapshot: JsonValue = None) -> Cluster:
         """Make a cluster over the store: from the snapshot, or with the objects of a first start."""
-        cluster = cls(store, Kinds(), Authenticator(store, now), NodeAuthorizer(Rbac(store)), now, random)
+        cluster = cls(store, Kinds(), Authenticator(store, now), NodeAuthorizer(Rbac(store)), now)
         if snapshot is None:
             for collection, value in strategies.default_objects(cluster.new_metadata):
                 store.put(collection, value)
@@ -76,16 +73,11 @@ class Cluster:
         """Return the server's time as objects carry it: whole seconds."""
         return self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def new_uid(self) -> str:
-        """Return a fresh UID."""
-        return str(UUID(bytes=self.random(16), version=4))
-
     def new_metadata(self) -> JsonMap:
         """Return what the server puts into the metadata of every new object."""
-        return {"uid": self.new_uid(), "creationTimestamp": self.timestamp()}
+        return {"uid": str(uuid4()), "creationTimestamp": self.timestamp()}
 
 
-_GENERATED: Final = "bcdfghjklmnpqrstvwxz2456789"  # No vowels, as in apimachinery's rand.String.
 _SERVER_OWNED: Final = (
     "uid",
     "creationTimestamp",
@@ -126,18 +118,14 @@ def create(write: Write, body: JsonMap) -> Stored:
         raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
     for key in (*_SERVER_OWNED, "managedFields", "resourceVersion"):
         metadata.pop(key, None)
-    prefix = text_at(metadata, "generateName")
     name = text_at(metadata, "name")
-    if not name and prefix:
-        name = prefix + "".join(_GENERATED[byte % len(_GENERATED)] for byte in cluster.random(5))
-    metadata["name"] = name
     metadata.update(cluster.new_metadata())
     if kind.custom or kind.collection == crd.COLLECTION:
         metadata["generation"] = 1
     crd.apply(kind, value)
     causes = strategies.prepare_create(kind, value, write.user, cluster.timestamp())
     if not name:
-        causes.append(invalid_field("metadata.name", '""', "name or generateName is required"))
+        causes.append(invalid_field("metadata.name", '""', "a name is required"))
     _refuse(write, name, [*causes, *crd.validate(kind, value)])
     admit(cluster.authorizer, write.user, write.info, value, None)
     refuse_by_policy(cluster.store, write.user, write.info, value, dry_run=write.dry_run)
