@@ -1,8 +1,5 @@
-"""A JWS in its compact serialization, split strictly; its claims, as far as all JWTs have them in common.
+"""A JWS in its compact serialization, split strictly; nothing is verified here, and no header or claim interpreted.
 
-Promises: any bytes give a value or ``ParseError``; three parts, each in the one spelling of base64url; header and
-claims are JSON objects without duplicate keys at any depth. Nothing is verified here.
-Leaves to others: which header members and algorithms are allowed, signatures, what the claims must be.
 Source: RFC 7515 §5.2 (1) to (3) and §4, RFC 7519 §4 and §2 (NumericDate).
 """
 

@@ -1,8 +1,5 @@
-"""Base64 and base64url in their one spelling.
+"""Base64 and base64url in their one spelling, so that two readers never take one text for different bytes.
 
-Promises: ``decode(encode(x)) == x``, and every other spelling is a ``ParseError``: no white space, no foreign
-character, no missing or superfluous padding, no stray bit at the end. So two readers never take one text for different
-bytes.
 Source: RFC 4648 §3.5 (canonical encoding), §4 (base64) and §5 (base64url); RFC 7515 §2 (base64url without padding).
 """
 

@@ -1,10 +1,8 @@
 """Strict JSON: any bytes give a value or ``ParseError``, in time linear in their length.
 
-Promises: UTF-8 only; one value and nothing after it; no duplicate key at any depth, unless the caller allows them; no
-NaN and no infinity; no lone surrogate; integers of 64 bits, finite floats where the caller takes floats. Size, depth
-and number of values are bounded as the caller says.
-Leaves to others: what the members mean, and canonical form (``nodeattest_providers.canonical_json``).
-Source: RFC 8259 §4 (names should be unique), §6 (numbers), §8.1 (UTF-8) and §9 (limits of a parser); RFC 7493.
+UTF-8 only, one value, no duplicate key unless allowed, no NaN, no lone surrogate, 64-bit integers, and finite floats
+where the caller takes floats. Size, depth and number of values are bounded as the caller says.
+Source: RFC 8259 §4, §6, §8.1, §9; RFC 7493.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Strict YAML for untrusted text: mappings, sequences, text, booleans, null and, where asked for, numbers.
+"""Strict YAML for untrusted text: any text gives a value or ``ParseError``, in time and memory linear in its length.
 
-Promises: a text gives a value or ``ParseError``, in time and memory linear in its length; depth and number of values
-are bounded. No alias, anchor, tag, duplicate key, key that is not text, or lone surrogate. A scalar without quotes that
-readers of YAML 1.1 and of YAML 1.2 take for different values is refused: ``yes``, ``on``, ``1:30`` (sexagesimal),
-``0o17``, ``017``, ``1_000``, ``1e3``. In quotes each of them is text. JSON is part of YAML, but for characters beyond
-U+FFFF that are written as two escapes. Values are read out of PyYAML's events.
-Source: YAML 1.1 as PyYAML scans it; YAML 1.2.2 §10.3 (core schema); sigs.k8s.io/yaml, whose strict mode refuses
-duplicate keys, too.
+No alias, anchor, tag, duplicate key, key that is not text, or lone surrogate. A scalar without quotes that readers of
+YAML 1.1 and of YAML 1.2 take for different values is refused. JSON is part of YAML, but for characters beyond U+FFFF
+that are written as two escapes. Source: YAML 1.1 as PyYAML scans it; YAML 1.2.2 §10.3; sigs.k8s.io/yaml.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Durations as Go's ``time.ParseDuration`` reads them, but for signs, and times as its ``time.Parse(time.RFC3339, …)``.
 
-``parse_seconds`` takes a number of seconds besides; ``parse_seconds(format_seconds(x)) == x`` for whole milliseconds.
-``parse_whole_seconds`` takes less: whole hours, minutes and seconds, in this order. Ranges are the caller's.
-
-Exactly the texts that Go takes give a time: that decides whether a bootstrap token has expired. Go takes a fraction
-after a dot or a comma, an hour of one digit, and offsets up to ±24:60; it refuses lower-case letters, a space for the
-T, a missing zone, leap seconds and 24:00:00. Python's ``datetime.fromisoformat`` differs in nearly all of these.
-Source: go/src/time/format.go (ParseDuration, parse), format_rfc3339.go and time.go (String); k8s.io/cluster-bootstrap
-token/util/helpers.go; k8s.io/apimachinery pkg/apis/meta/v1/time.go (MarshalJSON).
+Exactly the texts that Go takes give a time: that decides whether a bootstrap token has expired. Python's
+``datetime.fromisoformat`` differs in fractions, hours of one digit, offsets, lower case, and 24:00:00.
+Source: go/src/time/format.go, format_rfc3339.go, time.go; k8s.io/cluster-bootstrap token/util/helpers.go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The chain from a TPM's or an instance's certificate to a configured authority, by RFC 5280, not by the web's rules.
 
-At most ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length. Not checked: revocation. An intermediate
-with name constraints is refused; policy mappings are refused where they are critical.
+Not checked: revocation. An intermediate with name constraints is refused.
 Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/decisions.md.
 """
 

@@ -1,8 +1,7 @@
 """HTTPS exchanges with the APIs of clouds, for the controller, and answers that many requests share.
 
 No redirect is followed, nothing is read from the environment, no cookie is kept, and no connection serves a second
-request: a late answer can be taken for nobody else's. Bytes, seconds and connections are bounded. aiohttp is imported
-with the first request, since it costs 200 ms.
+request: a late answer can be taken for nobody else's. aiohttp is imported with the first request: it costs 200 ms.
 """
 
 from __future__ import annotations

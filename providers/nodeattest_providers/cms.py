@@ -1,9 +1,7 @@
 """CMS SignedData: what a cloud's metadata service signs, read strictly enough to be verified by one signature.
 
-DER throughout, one content, one signer named by issuer and serial number, RSASSA-PKCS1-v1_5 with SHA-256 or better:
-no cloud signs otherwise. A signature over signed attributes is also one over a content of the same bytes without
-attributes (RFC 5652 §5.4), so a content that could be attributes is refused. Azure names sha256WithRSAEncryption as the
-digest algorithm, which counts as SHA-256.
+DER, one content, one signer, RSASSA-PKCS1-v1_5 with SHA-2. A signature over signed attributes is also one over a
+content of the same bytes without attributes (RFC 5652 §5.4), so a content that could be attributes is refused.
 Source: RFC 5652 §3, §5; RFC 3370 §3.2, RFC 5754 §3.
 """
 

@@ -1,7 +1,6 @@
 """DER opened one level at a time, so that its reader can count what is there.
 
-cryptography hides that there were two lists of extensions, and Go merges both. A length has its one shortest spelling,
-nothing may follow an element, and no more elements are read than the reader has use for.
+cryptography hides that there were two lists of extensions, and Go merges both.
 Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 """
 

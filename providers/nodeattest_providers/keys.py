@@ -1,7 +1,6 @@
 """Keys: the kinds that requests may have, and the fingerprint of an endorsement key.
 
-A fingerprint is ``sha256:`` and the SHA-256 of the SubjectPublicKeyInfo that ``openssl pkey -pubin -outform DER``
-writes. Requests are checked before the first costly operation on the key.
+Requests are checked before the first costly operation on the key.
 Source: RFC 5480 §2, RFC 3279 §2.3.1, RFC 5758 §3.2, RFC 4055 §5; NIST SP 800-131A r2 §5; CVE-2017-15361; RFC 5280
 §4.1.2.7; docs/providers/tpm.md, "The fingerprint".
 """

@@ -1,7 +1,6 @@
-"""The node's side of a cloud's metadata service: one request, one bounded answer.
+"""The node's side of a cloud's metadata service: one request, one bounded answer, asked again while it is busy.
 
-Plain HTTP, without proxy or redirect. Failures are ``Unavailable`` and show no header or body: tokens travel in both. A
-busy service is asked again a few times.
+Failures are ``Unavailable`` and show no header or body: tokens travel in both.
 Source: AWS "Use IMDSv2", Azure "Instance Metadata Service" (errors), Google "View and query VM metadata".
 """
 

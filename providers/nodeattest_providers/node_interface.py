@@ -1,7 +1,6 @@
 """What crosses between node and controller, and the provider interface of the node, ``Attestor``.
 
-``Binding`` is the one digest that every proof covers. It names provider and version, so that no proof of one is a proof
-of another. Apart from ``verifier_interface`` because the agent starts often, and every dataclass costs it 0.4 ms.
+Apart from ``verifier_interface`` because the agent starts often, and every dataclass costs it 0.4 ms.
 Source: docs/wire-format.md, "Binding", "Versions".
 """
 

@@ -1,10 +1,8 @@
 """A node's certificate request: made on the node, read in the controller into a closed record, or ``Denied``.
 
-What passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute, value and
-extension is counted, each element is DER, and the set of what may be there is closed. No list is read beyond the length
-that it may have.
-Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; kubernetes pkg/apis/certificates/helpers.go
-(ValidateKubeletClientCSR, ValidateKubeletServingCSR), made stricter; where Go's crypto/x509 and cryptography differ.
+What passes has nothing that another parser could read otherwise or that nobody reads. No list is read beyond its bound.
+Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; kubernetes pkg/apis/certificates/helpers.go, made
+stricter; where Go's crypto/x509 and cryptography differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The built-in providers, and the lookup of providers by name: built-in ones first, then installed packages.
 
-``BUILT_IN`` is the one list of this project's providers. Others register by an entry point in ``nodeattest.attestors``
-or ``nodeattest.signers`` (docs/write-a-provider.md). A class is imported when it is asked for.
-Source: https://packaging.python.org/en/latest/specifications/entry-points/.
+Others register by an entry point in ``nodeattest.attestors`` or ``nodeattest.signers`` (docs/write-a-provider.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The checks of the ``aws`` provider. Pure: what is compared was read before.
 
 A document is no secret and proves nothing about its sender: the role session does, which EC2 alone names after the
-instance. Roles that others may assume must not be in the policy (docs/providers/aws.md).
-Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers".
+instance. Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers".
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """``spec.aws`` of a policy, ``platforms.aws`` of the controller's configuration, and the documents that it lets trust.
 
-An empty list admits nobody. Endpoints and CAs are AWS's own, and credentials botocore's chain, unless named. Identity
-documents may have fields that are not used: AWS adds some, and signs all. Keys that sign them are RSA of 2048 bits or
-more, so AWS's older DSA and RSA-1024 certificates are refused.
+An empty list admits nobody. AWS's older DSA and RSA-1024 certificates are refused.
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/aws.md; AWS, "Instance identity documents", "AWS
 public certificates for instance identity document signatures".
 """

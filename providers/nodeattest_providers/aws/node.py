@@ -1,10 +1,8 @@
 """The EC2 metadata service, by version 2 of its protocol: credentials, identity document and its signature.
 
 Nothing is asked without a session token: any forged request of a pod's web server could use version 1. Messages name
-fields and lengths, never values, for these are credentials. The signature is PKCS#7 with indefinite lengths (BER); what
-is sent and checked is DER. What is signed, content octets and signed attributes, stays as it is.
-Source: AWS, "Use IMDSv2" (status codes, hop limit), "Retrieve security credentials from instance metadata", "Instance
-identity documents"; X.690 §8.1.3 (lengths), §8.1.5 (end of contents), §8.7.3 (octet strings in parts).
+fields and lengths, never values. The signature comes as BER; what is sent and checked is DER of the same content.
+Source: AWS, "Use IMDSv2", "Retrieve security credentials from instance metadata"; X.690 §8.1.3, §8.1.5, §8.7.3.
 """
 
 from __future__ import annotations

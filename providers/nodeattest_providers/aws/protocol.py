@@ -1,10 +1,8 @@
 """What attestor and verifier of ``aws`` agree on: evidence, the one STS request, provider IDs, partitions.
 
 The controller builds the signed request again from its own knowledge, so neither URL, method, body nor binding travels.
-AWS accepts what travels for ``GetCallerIdentity`` only, which needs no permission and does nothing.
-Source: docs/wire-format.md, "aws/v1"; AWS, "AWS Signature Version 4 for API requests", "Create a signed AWS API
-request", "Regions and Zones"; Vault, ``builtin/credential/aws/path_config_client.go``; kubernetes/cloud-provider-aws,
-``pkg/providers/v1/instances.go`` (provider IDs); botocore, ``partitions.json``.
+Source: docs/wire-format.md, "aws/v1"; AWS, "Create a signed AWS API request", "Regions and Zones"; Vault,
+``builtin/credential/aws``; kubernetes/cloud-provider-aws (provider IDs); botocore, ``partitions.json``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Azure's Resource Manager: virtual machines and addresses, read in lists that many requests share.
 
-Only GET, only at the configured endpoint: a next page elsewhere is refused. A throttled subscription is not asked
-before the time that Azure names. A list is good for some seconds. A missing or another machine is reported only from a
-list that was begun after the question. Tokens are azure-identity's, of a workload or of the controller's machine.
-Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
-"Network Interfaces - List Virtual Machine Scale Set Network Interfaces", "Throttling Resource Manager requests".
+Only GET, only at the configured endpoint. A throttled subscription is not asked before the time that Azure names. A
+missing or another machine is reported only from a list that was begun after the question.
+Source: Azure REST API, "Virtual Machines - List", "Network Interfaces - List" and their kin for scale sets.
 """
 
 from __future__ import annotations

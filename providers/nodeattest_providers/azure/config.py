@@ -1,6 +1,5 @@
 """``spec.azure`` of a policy, and ``platforms.azure`` of the controller's configuration.
 
-Without subscriptions and groups nobody is admitted. Endpoints are the cloud's own unless named.
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/azure.md; Azure, "Azure Government endpoint mapping",
 "Azure China developer guide", "Instance Metadata Service" (certificates by cloud).
 """

@@ -1,7 +1,6 @@
 """The ``azure`` provider's verifier: a document that Azure signed for this machine and this request.
 
-Its signer has a TLS server's certificate with the cloud's names. Every certificate of the trust bundle is trusted,
-roots and intermediates alike. Embedded certificates help to build chains. No address in a certificate is ever asked.
+Embedded certificates help to build chains. No address in a certificate is ever asked.
 Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md; RFC 5280 §6.1; Azure, "Instance Metadata Service".
 """
 

@@ -1,7 +1,6 @@
 """The ``gcp`` provider's attestor: the TPM provider's evidence from a Shielded VM's vTPM, and the VM's own name.
 
-No identity token, which every holder of a bootstrap token could show elsewhere, and no endorsement certificate. The
-metadata service is asked for the provider ID only, which the controller knows already.
+No identity token, which every holder of a bootstrap token could show elsewhere, and no endorsement certificate.
 Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1"; docs/decisions.md.
 """
 

@@ -1,8 +1,7 @@
 """What attestor and verifier of ``oci`` exchange: an identity certificate, and a signature by its key over the binding.
 
 The signature is RSASSA-PSS. Oracle's API takes PKCS#1 v1.5 by the same key, so neither serves as the other.
-Source: docs/wire-format.md, "oci/v1"; RFC 8017 §8.1; Oracle, "Resource Identifiers"; the subject as in Oracle's SDKs
-(``extractTenancyIDFromCertificate`` of oci-go-sdk) and Teleport's RFD 231.
+Source: docs/wire-format.md, "oci/v1"; RFC 8017 §8.1; Oracle's SDKs, ``extractTenancyIDFromCertificate``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The ``tpm`` provider's attestor: shows the TPM's keys, activates the challenge, quotes the CSR.
 
 A challenge is activated only on this node's own first request: an attestor that activates anything is a decryption
-oracle. Nothing is kept on disk: primary keys come back by template. A persistent key is used only if its public area is
-the template's and it is the certified one: its handle proves nothing.
-Source: docs/wire-format.md, "tpm/v1", §2, §3 (steps 1, 7, 8), §4 (6, 16); TCG EK Credential Profile 2.5, §2.2.1.4,
-§2.2.1.5; TCG PC Client Specific Implementation Specification 1.21, §7.3.2.
+oracle. A persistent key is used only if it is the certified one of the template: its handle proves nothing.
+Source: docs/wire-format.md, "tpm/v1", §2, §3, §4; TCG EK Credential Profile 2.5, §2.2.1.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Boot state: quoted PCRs hold values that the policy allows, the event log explains them, and the clock goes forward.
 
-The firmware's log is read strictly, every byte accounted for. A replay uses order, PCR numbers and digests,
-EV_NO_ACTION and the locality of PCR 0's start: a lie about either gives another replay than the TPM's.
-Source: TCG TPM 2.0 Library, Part 1 §11.4 "PCR", §36.3 "Clock"; Part 3 §18.4 TPM2_Quote; TCG PC Client Platform Firmware
-Profile 1.05, §10 "Event Logging" and "EV_SEPARATOR"; TCG PC Client Platform TPM Profile, "PCR Attributes"; TCG
-Algorithm Registry; docs/wire-format.md §3 (step 12), §4 (2, 4, 5).
+A replay uses order, PCR numbers and digests, EV_NO_ACTION and the locality of PCR 0's start: a lie about either gives
+another replay than the TPM's. Source: TCG TPM 2.0 Library, Part 1 §11.4, §36.3, Part 3 §18.4; TCG PC Client Platform
+Firmware Profile 1.05, §10; TCG Algorithm Registry; docs/wire-format.md §3 (step 12), §4 (2, 4, 5).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The keys that we make and accept, byte by byte, and what an attestation key signs: quotes.
 
-A signature counts by the key's own scheme and hash only.
-Source: TCG EK Credential Profile 2.5, Annex B.3 and B.4; TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, §10.11.1, §10.12.4,
-§10.12.12, §11.3.4, §12.2.4 TPMT_PUBLIC, Part 1 §16 "Names", §26.5 "Qualified Name"; FIPS 186-5 §6; RFC 8017 §8.2;
-docs/wire-format.md §2, §4.7.
+Source: TCG EK Credential Profile 2.5, Annex B.3 and B.4; TPM 2.0 Library, Part 2 §8.3, §10.11.1, §10.12, §11.3.4,
+§12.2.4, Part 1 §16 "Names", §26.5 "Qualified Name"; FIPS 186-5 §6; RFC 8017 §8.2; docs/wire-format.md §2, §4.7.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What attestor and verifier of ``tpm`` exchange: evidence, challenge, and the proof's formulas.
 
-The controller encrypts a secret so that only the TPM that holds both keys can read it, without a TPM of its own; what
-that takes of ``cryptography`` is imported there, since no node needs it.
-Source: docs/wire-format.md, "tpm/v1", §4.9; TCG TPM 2.0 Library, Part 1 §24 "Credential Protection", §11.4.10 KDFa and
-KDFe, Annex B.10.4 (RSA), Annex C.6.3 (ECC); Part 2 §12.4.3 TPM2B_ID_OBJECT; vectors in tests/vectors/tpm.json.
+What only the controller uses of ``cryptography``, to make a credential, is imported there.
+Source: docs/wire-format.md, "tpm/v1", §4.9; TCG TPM 2.0 Library, Part 1 §24, §11.4.10, Annex B.10.4, Annex C.6.3; Part
+2 §12.4.3; vectors in tests/vectors/tpm.json.
 """
 
 from __future__ import annotations

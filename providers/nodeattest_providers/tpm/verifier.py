@@ -1,7 +1,6 @@
 """The TPM protocol as the controller checks it, and the ``tpm`` provider's verifier.
 
-No state is kept between the rounds: any replica gives the same answer, now or later. The policy and annotations in the
-management cluster say whose an endorsement key is. Where the policy says so, EC2 names the keys of its instances.
+No state is kept between the rounds: any replica gives the same answer, now or later.
 Source: docs/wire-format.md, "tpm/v1", §3 (steps in the docstrings), §4.
 """
 

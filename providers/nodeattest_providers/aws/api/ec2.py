@@ -1,10 +1,8 @@
 """EC2 instances and their endorsement keys: one call serves many requests, through botocore.
 
-An instance is remembered for three seconds, a key for five minutes: it belongs to an instance for its life. A call is
-one attempt in bounded time. Instances are filtered by ID, so that a missing one fails no other. Credentials are
-botocore's chain, a profile, or a role of ``assumeRoles``. EC2's model (24 MB) is read once.
-Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Error codes"; EC2 User Guide, "NitroTPM";
-kubernetes/cloud-provider-aws (addresses).
+A call is one attempt in bounded time. Instances are filtered by ID, so that a missing one fails no other. EC2's model
+(24 MB) is read once.
+Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Error codes"; kubernetes/cloud-provider-aws (addresses).
 """
 
 from __future__ import annotations

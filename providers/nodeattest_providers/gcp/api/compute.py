@@ -1,8 +1,6 @@
 """The Compute API: instances and their endorsement keys, for many requests at once.
 
-Instances of one zone share a call. A running instance is remembered for some seconds. An instance's numeric ID never
-gets other endorsement keys, so those are asked for once. Whatever goes wrong is ``Unavailable``, and holds no token.
-``FIELDS`` asks for no metadata: it holds the bootstrap data.
+Whatever goes wrong is ``Unavailable``, and holds no token. No metadata is asked for: it holds the bootstrap data.
 Source: Compute Engine API v1, ``Instance``, ``instances.list`` (filter: AIP-160),
 ``instances.getShieldedInstanceIdentity``; Google, "API rate limits", "Internal DNS names".
 """

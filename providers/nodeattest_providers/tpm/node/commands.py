@@ -1,9 +1,7 @@
 """TPM 2.0 commands and responses as bytes, and their way to the kernel's device or a software TPM, without a library.
 
-A command is authorised by an empty password or a policy session.
-Source: TCG TPM 2.0 Library, Part 1 §18, §19.4; Part 2 §6.5.2 TPM_CC, §6.6.3 TPM_RC, §6.9 TPM_ST, §6.11 TPM_SE, §7.4
-TPM_RH, §8.4 TPMA_SESSION; Linux drivers/char/tpm/tpm-dev-common.c (a command is one write, its response one read);
-swtpm(8), "--server".
+Source: TCG TPM 2.0 Library, Part 1 §18, §19.4; Part 2 §6.5.2, §6.6.3, §6.9, §6.11, §7.4, §8.4; Linux
+drivers/char/tpm/tpm-dev-common.c (a command is one write, its response one read); swtpm(8), "--server".
 """
 
 from __future__ import annotations
