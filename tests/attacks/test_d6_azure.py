@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import socket
@@ -18,7 +17,7 @@ from catalogue import Row, attacks, evaluated
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID
-from worlds import PIN
+from worlds import PIN, attested
 
 from clouds import cms
 from clouds.authority import Authority, rsa_key
@@ -43,14 +42,7 @@ class Stage:
     trap: socket.socket
 
     def attest(self, request: NodeRequest, facts: Facts | None = None) -> AttestedNode:
-        async def asked() -> AttestedNode:
-            signer = signer_for_cloud(self.cloud)
-            try:
-                return await signer.verify_client_attestation_data(request, facts or facts_for(self.victim))
-            finally:
-                await signer.aclose()
-
-        return asyncio.run(asked())
+        return attested(signer_for_cloud(self.cloud), request, facts or facts_for(self.victim))
 
     def content(self, request: NodeRequest, machine: SandboxMachine | None = None) -> bytes:
         """What the honest document says."""

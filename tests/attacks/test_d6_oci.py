@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -13,7 +12,7 @@ from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from oci_world import Instance, OracleCloud, facts_for, issue, ocid, request_of, subject
-from worlds import PIN, filed
+from worlds import PIN, attested, filed
 
 from clouds.authority import Authority
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
@@ -33,8 +32,7 @@ class Stage:
     victim: Instance
 
     def attest(self, request: NodeRequest, facts: Facts | None = None) -> AttestedNode:
-        signer = self.cloud.signer()
-        return asyncio.run(signer.verify_client_attestation_data(request, facts or facts_for(self.victim)))
+        return attested(self.cloud.signer(), request, facts or facts_for(self.victim))
 
     def show(self, instance: Instance) -> AttestedNode:
         """Sign as another instance."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from aws_signing import RoleSession, sign
-from worlds import FACTS, KEY, PIN, T1, filed
+from worlds import FACTS, KEY, PIN, T1, attested, filed
 
 from clouds.authority import Authority, rsa_key
 from clouds.aws import ACCOUNT, REGION, Front, Principal, SandboxAws
@@ -137,14 +136,8 @@ class Stage:
     ) -> AttestedNode:
         """Verify one request; raises what the verifier does."""
         facts = facts_of(node or self.node, {**POLICY, **policy})
-        return asyncio.run(self._attest(request, dataclasses.replace(facts, ledger=ledger or facts.ledger)))
-
-    async def _attest(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         signer = AwsSigner(platform=Platform(settings=self.settings, observe=self.observe))
-        try:
-            return await signer.verify_client_attestation_data(request, facts)
-        finally:
-            await signer.aclose()
+        return attested(signer, request, dataclasses.replace(facts, ledger=ledger or facts.ledger))
 
 
 @pytest.fixture(scope="session")

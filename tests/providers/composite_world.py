@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tpm_world import MASTER, NOW, SoftTpm, answer_to, binding_of, cluster, machine, request_of
+from worlds import attested, challenge_by
 
 from nodeattest_providers.challenge import protocol as by_secret
 from nodeattest_providers.checks import Checks
@@ -65,15 +65,11 @@ def part_binding(request: NodeRequest, part: ProviderName, signer: SignerName | 
 
 
 def verify(request: NodeRequest, facts: Facts, signer: CompositeSigner | None = None) -> AttestedNode:
-    return asyncio.run((signer or composite()).verify_client_attestation_data(request, facts))
+    return attested(signer or composite(), request, facts)
 
 
 def challenge_of(request: NodeRequest, facts: Facts, signer: CompositeSigner | None = None) -> ChallengeRequired:
-    try:
-        verify(request, facts, signer)
-    except ChallengeRequired as challenge:
-        return challenge
-    raise AssertionError("a first request never attests a node")
+    return challenge_by(lambda: verify(request, facts, signer))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ real ones.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import VERSION, EkKey, SoftTpm, answer_to, facts_of, request_of
-from worlds import Calls
+from worlds import Calls, attested, challenge_by
 
 from clouds.gcp import CloudInstance, CloudSwitches, GoogleCloud
 from nodeattest_providers.errors import ChallengeRequired
@@ -71,29 +70,12 @@ def platform_of(cloud: GoogleCloud, calls: Calls | None = None, **settings: Json
     return Platform(settings={**found, **settings}, observe=calls or Calls())
 
 
-async def evaluated(signer: GcpSigner, request: NodeRequest, facts: Facts) -> AttestedNode:
-    return await signer.verify_client_attestation_data(request, facts)
-
-
 def verified(platform: Platform, request: NodeRequest, facts: Facts) -> AttestedNode:
-    """Verify by a signer of its own, as a replica that has just started."""
-
-    async def go() -> AttestedNode:
-        signer = GcpSigner(platform=platform)
-        try:
-            return await evaluated(signer, request, facts)
-        finally:
-            await signer.aclose()
-
-    return asyncio.run(go())
+    return attested(GcpSigner(platform=platform), request, facts)
 
 
 def challenge_from(platform: Platform, request: NodeRequest, facts: Facts) -> ChallengeRequired:
-    try:
-        verified(platform, request, facts)
-    except ChallengeRequired as challenge:
-        return challenge
-    raise AssertionError("a first request never attests a node")
+    return challenge_by(lambda: verified(platform, request, facts))
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gcp_world import (
     ACCOUNT,
-    CSR,
     MACHINE_ID,
     NAME,
     NUMBER,
     PROJECT,
-    SIGNER,
     ZONE,
-    challenge_from,
     instance_of,
     joining,
     node_facts,
@@ -32,7 +28,7 @@ from gcp_world import (
     rsa_tpm,
     verified,
 )
-from tpm_world import PIN, SoftTpm, parsed, published
+from tpm_world import SoftTpm, parsed
 from worlds import Calls, denied_for
 
 from clouds.gcp import GoogleCloud, masked
@@ -49,15 +45,11 @@ from nodeattest_providers.gcp.attestor import GcpAttestor
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform, read_credentials
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.gcp.verifier import GcpSigner
-from nodeattest_providers.identifiers import EvidenceBlock
-from nodeattest_providers.node_interface import Binding, JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome
-from nodeattest_providers.tpm.protocol import parse_evidence
-from nodeattest_sandbox.swtpm import SoftwareTpm
 
 OTHER = "other-project"
 PLACE = InstanceRef(PROJECT, ZONE, NAME)
-BINDING = Binding(EvidenceBlock("gcp/v1"), PIN, SIGNER, CSR.sha256)
 
 
 def test_a_shielded_vm_joins_and_its_instance_is_pinned(google: GoogleCloud, vtpm: SoftTpm) -> None:
@@ -102,24 +94,6 @@ async def test_the_names_and_addresses_are_those_of_the_instance_now(google: Goo
         ("InternalDNS", f"{NAME}.{ZONE}.c.{PROJECT}.internal"),
     }
     await signer.aclose()
-
-
-@pytest.mark.swtpm
-def test_a_node_joins_with_its_vtpm_and_knows_its_provider_id(google: GoogleCloud, real_tpm: SoftwareTpm) -> None:
-    key = real_tpm.endorsement_certificate("rsa2048").public_key()
-    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-    instance = google.add(instance_of(SoftTpm(), keys={"encryptionKey": pem}))
-    platform, facts = platform_of(google), node_facts()
-    with GcpAttestor({"tcti": real_tpm.tcti, "metadataEndpoint": google.metadata_endpoint(instance)}) as attestor:
-        assert attestor.provider_id() == MACHINE_ID
-        evidence = attestor.attest(BINDING)
-        assert set(evidence.data) == {"phase", "ekPub", "akPub"}
-        first = node_request(parse_evidence(evidence.data), evidence=evidence)
-        answer = attestor.attest(BINDING, published(first, challenge_from(platform, first, facts)))
-    second = node_request(parse_evidence(answer.data), evidence=answer)
-    node = verified(platform, second, replace(facts, first_request=first))
-    assert node.fingerprints["ek"] == real_tpm.endorsement_fingerprint("rsa2048")
-    assert node.boot is not None
 
 
 @pytest.mark.parametrize("name", ["Node-7", "no de", "node/7", ""])

@@ -6,7 +6,6 @@ the test's policy does. So each rule can be broken alone, quotes signed again in
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
+from worlds import attested, challenge_by
 
 from clouds.authority import BEGIN, END, Authority, Extension, PublicKey, constraint, key_usage, purposes
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
@@ -238,16 +238,11 @@ def digest_of(request: NodeRequest, pin: ClusterPin = PIN) -> bytes:
 
 
 def verify(request: NodeRequest, facts: Facts, signer: TpmSigner | None = None) -> AttestedNode:
-    return asyncio.run((signer or TpmSigner()).verify_client_attestation_data(request, facts))
+    return attested(signer or TpmSigner(), request, facts)
 
 
 def challenge_of(request: NodeRequest, facts: Facts) -> ChallengeRequired:
-    """Verify a first request that is expected to be sound."""
-    try:
-        verify(request, facts)
-    except ChallengeRequired as challenge:
-        return challenge
-    raise AssertionError("a first request never attests a node")
+    return challenge_by(lambda: verify(request, facts))
 
 
 def published(request: NodeRequest, challenge: ChallengeRequired) -> PublishedChallenge:

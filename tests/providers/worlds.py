@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
@@ -10,12 +12,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_providers import envelope
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge, SecretBytes
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import CallOutcome
-from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    ClusterAPISigner,
+    ClusterFacts,
+    Facts,
+    MachineFacts,
+    NodeRequest,
+)
 
 T1 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 PIN = ClusterPin("sha256:" + "a1" * 32)
@@ -29,6 +38,25 @@ BOOTSTRAP_GROUPS = frozenset({"system:bootstrappers", "system:authenticated"})
 def denied_for(reason: Reason) -> AbstractContextManager[pytest.ExceptionInfo[Denied]]:
     """Expect a refusal for this reason."""
     return pytest.raises(Denied, match=rf"^{reason}: ")
+
+
+def attested(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> AttestedNode:
+    """Verify one request by a signer that has just started; raises what it does."""
+
+    async def verify() -> AttestedNode:
+        try:
+            return await signer.verify_client_attestation_data(request, facts)
+        finally:
+            await signer.aclose()
+
+    return asyncio.run(verify())
+
+
+def challenge_by(verify: Callable[[], AttestedNode]) -> ChallengeRequired:
+    """Verify a first request that is expected to be sound."""
+    with pytest.raises(ChallengeRequired) as challenge:
+        verify()
+    return challenge.value
 
 
 class Calls:
