@@ -116,11 +116,6 @@ class Burst:
     samples: dict[str, float]
     """The figures of the page; CPU is in milliseconds a join."""
 
-    @property
-    def rate(self) -> float:
-        """Joins a second."""
-        return self.samples["rate"]
-
 
 def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
     """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own."""

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
-from bench import one_node
+from bench import one_node, report
 from bench.burst import (
     BenchEnvironment,
     Burst,
@@ -34,24 +34,10 @@ from bench.burst import (
     start_environment,
 )
 from bench.joiner import Kind, Node
-from bench.report import (
-    LIFTED,
-    LIMITED,
-    ONE_STEP,
-    PAGE,
-    ROOT,
-    TPM,
-    Case,
-    Run,
-    alone,
-    describe,
-    peers,
-    where,
-    write,
-)
+from bench.report import Case, Run
 from nodeattest_demo.world import USER, Tools, leave_open, new_token
 from nodeattest_discovery.secret import DEFAULT_GROUP
-from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, controller_manager, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, start_real
 from nodeattest_sandbox.fleet import create_bootstrap_token
 
 MANAGER = "kube-controller-manager"
@@ -88,40 +74,23 @@ class Sizes:
         return min(WARM, self.joins)
 
 
-@dataclass(frozen=True)
-class Round:
-    """One burst of one case."""
-
-    burst: Burst
-    resident: float
-    """Memory of the controller after it."""
-    requests: Sequence[AuditEntry] = ()
-    """Empty where they are not recorded."""
+Measure = Callable[[], dict[str, float]]
+"""Lets a burst of nodes join, and returns its figures."""
 
 
-NextBurst = Callable[[], Round]
-
-
-def in_turns(bursts: Mapping[str, NextBurst], rounds: int) -> list[Case]:
+def in_turns(bursts: Mapping[str, Measure], rounds: int) -> list[Case]:
     """Measure a burst of each case in every round; samples of one round have the same index in all cases."""
-    measured: dict[str, list[Round]] = {name: [] for name in bursts}
+    cases = {name: Case(name) for name in bursts}
     for number in range(rounds):
         for name in list(bursts)[:: -1 if number % 2 else 1]:
-            done = bursts[name]()
-            measured[name].append(done)
-            say(f"round {number + 1} of {rounds}, {name}: {done.burst.rate:.1f}/s")
-    return [_case_of(name, done) for name, done in measured.items()]
+            cases[name].add(**bursts[name]())
+            say(f"round {number + 1} of {rounds}, {name}: {cases[name].samples['rate'][-1]:.1f}/s")
+    return [*cases.values()]
 
 
-def _case_of(name: str, rounds: Sequence[Round]) -> Case:
-    case = Case(name)
-    for one in rounds:
-        assert one.burst.joins, f"{name}: nobody joined: {one.burst.failures}"
-        case.add(**one.burst.samples, resident=one.resident)
-    entries = [entry for one in rounds for entry in one.requests]
-    if entries:
-        case.add(**count_requests(entries, user=USER, joins=sum(one.burst.joins for one in rounds)))
-    return case
+def figures(burst: Burst, pid: int) -> dict[str, float]:
+    assert burst.joins, f"nobody joined: {burst.failures}"
+    return {**burst.samples, "resident": resident(pid)}
 
 
 @dataclass(frozen=True)
@@ -175,7 +144,7 @@ def _open_as_kubeadm_does(plane: ControlPlane) -> str:
 
 
 @contextmanager
-def in_tree(tools: Tools, sizes: Sizes) -> Generator[NextBurst | None]:
+def in_tree(tools: Tools, sizes: Sizes) -> Generator[Measure | None]:
     """Kubernetes' own signer, without limits; None where it is not there."""
     with _in_tree_signer(tools, NO_LIMITS) as signer:
         if signer is None:
@@ -184,11 +153,11 @@ def in_tree(tools: Tools, sizes: Sizes) -> Generator[NextBurst | None]:
         signer.join(range(sizes.warm), sizes)
         firsts = count(sizes.warm, sizes.joins)
 
-        def burst() -> Round:
+        def burst() -> dict[str, float]:
             first = next(firsts)
-            done = signer.join(range(first, first + sizes.joins), sizes)
+            measured = figures(signer.join(range(first, first + sizes.joins), sizes), signer.pid)
             time.sleep(QUIET)
-            return Round(done, resident(signer.pid))
+            return measured
 
         yield burst
 
@@ -200,24 +169,24 @@ def in_tree_default(tools: Tools, sizes: Sizes) -> list[Case]:
             return []
         time.sleep(sizes.settle)
         burst = signer.join(range(BURST + sizes.limited), sizes)
-        case = _case_of(LIMITED, [Round(burst, resident(signer.pid))])
-    case.samples["rate"] = [rate_of_last(burst.ends, sizes.limited)]
+        case = Case(report.LIMITED)
+        case.add(**figures(burst, signer.pid) | {"rate": rate_of_last(burst.ends, sizes.limited)})
     return [case]
 
 
 @contextmanager
-def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Generator[NextBurst]:
+def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Generator[Measure]:
     """This project: by TPM two requests a node, evidence that is verified, a ledger; or a provider of one step."""
     with start_environment(tools, provider=kind.value) as env:
         nodes = iter(provision_in(env.world, kind, range(1, 1 + sizes.warm + sizes.rounds * sizes.joins)))
         _join(env, kind, list(islice(nodes, sizes.warm)), sizes)
 
-        def burst() -> Round:
+        def burst() -> dict[str, float]:
             recorded = env.recorder()
             done = _join(env, kind, list(islice(nodes, sizes.joins)), sizes)
-            memory = resident(env.controller_pid)
+            measured = figures(done, env.controller_pid)
             time.sleep(QUIET)
-            return Round(done, memory, recorded())
+            return measured | count_requests(recorded(), user=USER, joins=done.joins)
 
         yield burst
 
@@ -233,10 +202,10 @@ def _join(env: BenchEnvironment, kind: Kind, nodes: Sequence[Node], sizes: Sizes
     )
 
 
-BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[NextBurst | None]]] = {
-    LIFTED: in_tree,
-    TPM: partial(ours, Kind.TPM),
-    ONE_STEP: partial(ours, Kind.ONE_STEP),
+BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[Measure | None]]] = {
+    report.LIFTED: in_tree,
+    report.TPM: partial(ours, Kind.TPM),
+    report.ONE_STEP: partial(ours, Kind.ONE_STEP),
 }
 
 
@@ -266,9 +235,9 @@ def main(arguments: list[str], tools: Tools) -> int:
         parser.error("the page is of real API servers: set KUBEBUILDER_ASSETS, or show the sandbox's by --no-write")
     sizes = Sizes(**{each.name: vars(options)[each.name] for each in fields(Sizes)})
     result = new_run({case.name: case for name in options.cases for case in CASES[name](tools, sizes)}, tools)
-    print("\n\n".join((where(result), peers(result), alone(result))))
+    print("\n\n".join((report.where(result), report.peers(result), report.alone(result))))
     if writes:
-        PAGE.write_text(write(PAGE.read_text(encoding="utf-8"), result), encoding="utf-8")
+        report.PAGE.write_text(report.write(report.PAGE.read_text(encoding="utf-8"), result), encoding="utf-8")
     return 0
 
 
@@ -277,5 +246,5 @@ def new_run(cases: dict[str, Case], tools: Tools) -> Run:
     git = shutil.which("git")
     assert git is not None, "git is not installed"
     command = [git, "rev-parse", "--short=8", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    return Run(datetime.now(UTC).date().isoformat(), commit, describe(tools.assets), cases)
+    commit = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return Run(datetime.now(UTC).date().isoformat(), commit, report.describe(tools.assets), cases)
