@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from catalogue import Expected, Row, Verdict, attacks, evaluated
+from core_kit import CLAIMS, HEADER, TOKEN, jwt, spell
+from core_kit import JWT_NOW as NOW
 from front_kit import Answer, Authority, KnownCluster, ask, front, get, secret_object
-from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
 from lying_servers import Ca, Reply, config_map, status
 from test_by_token import EVIL, REAL, Scene, answer, fronted, sign
 

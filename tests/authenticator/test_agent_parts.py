@@ -224,7 +224,7 @@ def test_a_good_certificate_passes_and_tells_its_times() -> None:
 
 def test_a_certificate_below_an_intermediate_ca_passes() -> None:
     subordinate = Ca("subordinate")
-    link = OURS.certify(subordinate.name, subordinate.key.public_key(), is_ca=True).public_bytes(Encoding.PEM)
+    link = OURS.issue(subordinate.name, subordinate.key.public_key(), is_ca=True).public_bytes(Encoding.PEM)
     canonical, *_ = certificate.validate(leaf(subordinate) + link, KEY_PEM, WANTED)
     assert canonical.count(b"BEGIN") == 2
     for chain, says in ((leaf(subordinate), "no CA of the cluster"), (leaf() * 5, "1 to 4"), (b"", "1 to 4")):

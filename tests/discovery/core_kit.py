@@ -1,9 +1,11 @@
-"""Certificates and kubeconfigs that the tests of discovery's core share."""
+"""Certificates, kubeconfigs and JWTs that the tests of discovery's core share."""
 
 from __future__ import annotations
 
 import base64
 import copy
+import hashlib
+import hmac
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -97,3 +101,26 @@ def golden() -> dict[str, str]:
     """Read ``data`` of the cluster-info that kubeadm 1.36 published and kube-controller-manager 1.36 signed."""
     found = yaml.safe_load(HERE.joinpath("cluster-info.yaml").read_text(encoding="utf-8"))
     return cast("dict[str, dict[str, str]]", found)["data"]
+
+
+# JWTs that nobody of ours would write
+
+
+JWT_NOW: Final = 1_800_000_000
+TOKEN: Final = BootstrapToken("abcdef", "0123456789abcdef")
+HEADER: Final[dict[str, object]] = {"alg": "HS256", "kid": TOKEN.id, "typ": "JWT"}
+CLAIMS: Final[dict[str, object]] = {"sub": TOKEN.id, "iat": JWT_NOW, "exp": JWT_NOW + 60}
+
+
+def spell(value: object) -> bytes:
+    """Write JSON as short as it gets."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def jwt(
+    header: object = HEADER, claims: object = CLAIMS, *, secret: str = TOKEN.secret, digest: str = "sha256"
+) -> bytes:
+    """Sign any header over any claims; bytes stand as they are."""
+    parts = [part if isinstance(part, bytes) else spell(part) for part in (header, claims)]
+    signed = ".".join(map(encode_base64url, parts)).encode()
+    return signed + b"." + encode_base64url(hmac.digest(secret.encode(), signed, getattr(hashlib, digest))).encode()

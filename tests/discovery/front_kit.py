@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -13,19 +12,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from jwt_kit import NOW, TOKEN
+from core_kit import JWT_NOW, TOKEN
+from lying_servers import Ca as Authority
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.front import ClusterCache, DiscoveryService, FrontLimits, Metrics
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.values import JsonObject
-from nodeattest_sandbox.pki import builder, usage
 from nodeattest_serving.bounded_server import BindAddress
 from nodeattest_serving.program import Handler, Listener
 from nodeattest_serving.tls import ServingCertificate
@@ -35,43 +29,9 @@ _LIMIT: Final = 60.0
 """Seconds for one exchange."""
 
 
-class Authority:
-    """A CA that certifies servers of this machine, and clients."""
-
-    def __init__(self, name: str = "a cluster") -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        unsigned = builder(self.name, self.name, self.key.public_key()).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
-        )
-        identifier = x509.SubjectKeyIdentifier.from_public_key(self.key.public_key())
-        unsigned = unsigned.add_extension(usage(signing=True), critical=True).add_extension(identifier, critical=False)
-        self.certificate = unsigned.sign(self.key, hashes.SHA256())
-        self.pem = self.certificate.public_bytes(Encoding.PEM)
-
-    def certify(
-        self, directory: Path, name: str = "server", *, client: bool = False, host: str = "localhost"
-    ) -> tuple[Path, Path]:
-        """Write a certificate and its key."""
-        directory.mkdir(exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
-        names = [x509.IPAddress(ipaddress.ip_address(LOOPBACK)), x509.DNSName(host)]
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        unsigned = builder(subject, self.name, key.public_key()).add_extension(usage(signing=False), critical=True)
-        unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        unsigned = unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        signed = unsigned.add_extension(issuer_key, critical=False).sign(self.key, hashes.SHA256())
-        certificate, private = directory / f"{name}.crt", directory / f"{name}.key"
-        private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
-        return certificate, private
-
-
 def secret_object(token: BootstrapToken = TOKEN, **changes: str | None) -> JsonObject:
     """Make the Secret of a token; ``changes`` replace entries, with ``_`` for ``-``, or leave them out."""
-    expires = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
+    expires = datetime.fromtimestamp(JWT_NOW, UTC) + timedelta(hours=1)
     data: JsonObject = {**encode(TokenSecret(token=token, expires=expires))}
     for name, value in changes.items():
         data[name.replace("_", "-")] = None if value is None else base64.b64encode(value.encode()).decode()
@@ -127,13 +87,13 @@ def service(
     metrics: Metrics | None = None,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> DiscoveryService:
-    """Make the service at the time of the JWTs of ``jwt_kit``."""
+    """Make the service at the time of the JWTs of ``core_kit``."""
     return DiscoveryService(
         known,
         limits=limits or FrontLimits(),
         audience=audience,
         metrics=metrics or Metrics(),
-        now=lambda: NOW,
+        now=lambda: JWT_NOW,
         clock=clock,
     )
 

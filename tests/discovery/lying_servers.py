@@ -14,26 +14,30 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Self
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from clouds.authority import PublicKey, certify, constraint, key_usage, named, purposes
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.client import Environment
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_sandbox.pki import usage as usage_of_key
 
 CLUSTER_INFO = f"{clusterinfo.PATH}?timeout=10s"
 LOOPBACK = x509.IPAddress(ip_address("127.0.0.1"))
 QUIET = {"host", "accept", "accept-encoding", "user-agent"}
 """The headers that a question for cluster-info may have."""
+
+
+def subject_of(name: str, group: str | None = None) -> x509.Name:
+    organization = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []
+    return x509.Name([*organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 class Ca:
@@ -43,14 +47,10 @@ class Ca:
         self, name: str = "kubernetes", *, starts: float = -300, lasts: float = 86400, above: Ca | None = None
     ) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = (above or self).certify(
+        self.name = named(name)
+        self.certificate = (above or self).issue(
             self.name, self.key.public_key(), is_ca=True, starts=starts, lasts=lasts
         )
-
-    def renew(self) -> None:
-        """Get a new certificate for the same key."""
-        self.certificate = self.certify(self.name, self.key.public_key(), is_ca=True, lasts=2 * 86400)
 
     @property
     def pem(self) -> bytes:
@@ -60,10 +60,10 @@ class Ca:
     def pin(self) -> CaPin:
         return pin_of(self.certificate)
 
-    def certify(
+    def issue(
         self,
         subject: x509.Name,
-        key: CertificateIssuerPublicKeyTypes,
+        key: PublicKey,
         *,
         is_ca: bool = False,
         starts: float = -300,
@@ -71,24 +71,13 @@ class Ca:
         usage: x509.ObjectIdentifier | None = None,
         names: Sequence[x509.GeneralName] = (),
     ) -> x509.Certificate:
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder(
-            issuer_name=self.name,
-            subject_name=subject,
-            public_key=key,
-            serial_number=x509.random_serial_number(),
-            not_valid_before=now + timedelta(seconds=starts),
-            not_valid_after=now + timedelta(seconds=lasts),
-        ).add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        builder = builder.add_extension(usage_of_key(signing=is_ca), critical=True)
-        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        builder = builder.add_extension(issuer, critical=False)
+        extensions = [constraint(ca=is_ca), key_usage(*(("key_cert_sign",) if is_ca else ("digital_signature",)))]
         if usage is not None:
-            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            extensions.append(purposes(usage))
         if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self.key, hashes.SHA256())
+            extensions.append((x509.SubjectAlternativeName(names), False))
+        begin, end = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (starts, lasts))
+        return certify(subject, key, self.name, self.key, *extensions, begin=begin, end=end)
 
     def certified(
         self,
@@ -101,11 +90,22 @@ class Ca:
     ) -> bytes:
         """Make a key and its certificate for a name, an organization and SANs of choice, in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []
-        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
-        made = self.certify(x509.Name(subject), key.public_key(), usage=usage, names=held, starts=starts, lasts=lasts)
+        subject = subject_of(name, group)
+        made = self.issue(subject, key.public_key(), usage=usage, names=held, starts=starts, lasts=lasts)
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return private + made.public_bytes(Encoding.PEM)
+
+    def certify(
+        self, directory: Path, name: str = "server", *, client: bool = False, host: str = "localhost"
+    ) -> tuple[Path, Path]:
+        """Write the certificate and the key of a server of this machine, or of a client."""
+        directory.mkdir(exist_ok=True)
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+        key, begin, pem = self.certified(name, LOOPBACK, x509.DNSName(host), usage=usage).partition(b"-----BEGIN CERT")
+        certificate, private = directory / f"{name}.crt", directory / f"{name}.key"
+        private.write_bytes(key)
+        certificate.write_bytes(begin + pem)
+        return certificate, private
 
     def server(
         self,
@@ -121,7 +121,7 @@ class Ca:
 
     def client(
         self,
-        key: CertificateIssuerPublicKeyTypes,
+        key: PublicKey,
         node: str,
         *,
         organization: str = "system:nodes",
@@ -129,13 +129,8 @@ class Ca:
         **changes: Any,
     ) -> bytes:
         """Certify a node's key, as a client unless told otherwise."""
-        subject = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
-                x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
-            ]
-        )
-        return self.certify(subject, key, usage=usage, **changes).public_bytes(Encoding.PEM)
+        subject = subject_of(f"system:node:{node}", organization)
+        return self.issue(subject, key, usage=usage, **changes).public_bytes(Encoding.PEM)
 
     def kubelets(self, node: str = "worker-1") -> bytes:
         """Make what the signer kubernetes.io/kubelet-serving gives a node."""

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from core_kit import JWT_NOW as NOW
+from core_kit import TOKEN, jwt
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, front, get, listening, secret_object, service
-from jwt_kit import NOW, TOKEN, jwt
 from polling import until
 
 from nodeattest_discovery import clusterinfo, jws

@@ -2,49 +2,69 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
-from collections.abc import Iterator
-from contextlib import suppress
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, cast
-from urllib.parse import urlsplit
 
 import pytest
-from polling import until
-from token_world import TokenCluster, working
+from polling import eventually, until
+from test_discovery_controllers import BOTH, KUBECONFIG, Told
 
 from nodeattest_controller import manifests
-from nodeattest_discovery.clusterinfo import PATH
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, PATH, SIGNATURE_PREFIX
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+from nodeattest_discovery.token import generate
+from nodeattest_kube.client import ApiClient
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
 USER: Final = "system:serviceaccount:kube-system:node-attestation-controller"
 GROUPS: Final = ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated")
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 
 
-def apply(admin: Client, objects: list[JsonMap]) -> list[str]:
-    """Create namespaced RBAC objects; return their paths."""
-    paths: list[str] = []
-    for made in objects:
-        folder = "roles" if made["kind"] == "Role" else "rolebindings"
-        collection = f"{RBAC}/namespaces/{text_at(made, 'metadata', 'namespace')}/{folder}"
-        admin.create(collection, made)
-        paths.append(f"{collection}/{text_at(made, 'metadata', 'name')}")
-    return paths
+@contextmanager
+def existing(admin: Client, objects: list[tuple[str, JsonMap]]) -> Generator[None]:
+    """Create objects in their collections, for the length of a block."""
+    made: list[str] = []
+    try:
+        for collection, body in objects:
+            admin.create(collection, body)
+            made.append(f"{collection}/{text_at(body, 'metadata', 'name')}")
+        yield
+    finally:
+        for path in made:
+            with suppress(ApiRefusal):
+                admin.send("DELETE", path)
 
 
-def withdraw(admin: Client, paths: list[str]) -> None:
-    for path in paths:
-        with suppress(ApiRefusal):
-            admin.send("DELETE", path)
+def shipped(base: str, role: str = "") -> list[tuple[str, JsonMap]]:
+    """Return the RBAC objects of a base, or those of one role in it, with their collections."""
+    found = [
+        each
+        for each in cast("list[JsonMap]", manifests.objects(base))
+        if role in {"", text_at(each, "metadata", "name")}
+    ]
+    return [
+        (f"{RBAC}/namespaces/{text_at(e, 'metadata', 'namespace')}/{text_at(e, 'kind').lower()}s", e) for e in found
+    ]
 
 
-def shipped(base: str, role: str = "") -> list[JsonMap]:
-    """Return the objects of a base, or those of one role in it."""
-    found = cast("list[JsonMap]", manifests.objects(base))
-    return [made for made in found if role in {"", text_at(made, "metadata", "name")}]
+def cluster_info() -> tuple[str, JsonMap]:
+    """Return cluster-info, to be created."""
+    return PATH.rpartition("/")[0], {"metadata": {"name": "cluster-info"}, "data": {KUBECONFIG_KEY: KUBECONFIG}}
+
+
+def secret(expires: datetime | None = None) -> tuple[str, JsonMap]:
+    """Return the Secret of a new token, to be created."""
+    token = generate()
+    data: JsonMap = {**encode(TokenSecret(token=token, expires=expires))}
+    return SECRETS, {"metadata": {"name": secret_name(token.id)}, "type": SECRET_TYPE, "data": data}
 
 
 class Call(NamedTuple):
@@ -90,11 +110,8 @@ NOBODYS_CALLS: Final = (
 
 
 @pytest.fixture
-def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
-    made = TokenCluster(control_plane, USER, GROUPS)
-    made.clean()
-    yield made
-    made.clean()
+def admin(control_plane: ControlPlane) -> Client:
+    return control_plane.client()
 
 
 def may(client: Client, call: Call) -> bool:
@@ -109,57 +126,50 @@ def may(client: Client, call: Call) -> bool:
 @pytest.mark.parametrize(
     ("role", "calls"), [("nodeattest:bootstrap-signer", SIGNER_CALLS), ("nodeattest:token-cleaner", CLEANER_CALLS)]
 )
-async def test_a_role_allows_its_controller_s_calls_and_none_besides(
-    cluster: TokenCluster, role: str, calls: tuple[Call, ...]
+def test_a_role_allows_its_controller_s_calls_and_none_besides(
+    control_plane: ControlPlane, admin: Client, role: str, calls: tuple[Call, ...]
 ) -> None:
-    applied = apply(cluster.admin, shipped("workload-discovery", role))
-    try:
-        client = cluster.plane.client(cluster.kubeconfig())
-        await until(lambda: may(client, calls[0]))
-        everything = {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS}
-        assert {call for call in everything if may(client, call)} == set(calls)
-    finally:
-        withdraw(cluster.admin, applied)
+    with existing(admin, shipped("workload-discovery", role)):
+        client = control_plane.client(control_plane.client_kubeconfig(USER, GROUPS))
+        eventually(lambda: may(client, calls[0]))
+        assert {call for call in {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS} if may(client, call)} == set(calls)
 
 
-async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: TokenCluster) -> None:
-    applied = apply(cluster.admin, shipped("workload-discovery"))
-    try:
-        cluster.publish()
-        async with working(cluster.kubeconfig()) as told:
-            cluster.add("rgt001")
-            cluster.add("rgt002", expiration="2020-01-01T00:00:00Z")
-            await until(lambda: cluster.signed_ids() == {"rgt001"})
-            await until(lambda: not cluster.has("bootstrap-token-rgt002"))
-        assert not told.failures
-    finally:
-        withdraw(cluster.admin, applied)
+async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(
+    control_plane: ControlPlane, admin: Client
+) -> None:
+    told, good, expired = Told(), secret(), secret(datetime(2020, 1, 1, tzinfo=UTC))
+    signature = SIGNATURE_PREFIX + text_at(good[1], "metadata", "name").removeprefix("bootstrap-token-")
+
+    def state() -> tuple[bool, bool]:
+        names = {text_at(each, "metadata", "name") for each in admin.list(SECRETS)}
+        return signature in map_at(admin.get(PATH), "data"), text_at(expired[1], "metadata", "name") in names
+
+    with existing(admin, [*shipped("workload-discovery"), cluster_info(), good, expired]):
+        async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig(USER, GROUPS)) as client:
+            running = asyncio.create_task(TokenControllers(client, BOTH, observer=told).run())
+            await until(lambda: state() == (True, False))
+            running.cancel()
+            await asyncio.wait([running])
+    assert not told.failures
 
 
-def anonymous(plane: ControlPlane, path: str) -> http.client.HTTPResponse:
-    """GET without credentials."""
-    where = urlsplit(plane.server)
-    tls = ssl.create_default_context(cafile=str(plane.ca_certificate))
-    connection = http.client.HTTPSConnection(where.hostname or "", where.port, timeout=60, context=tls)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-        return answer
-    finally:
-        connection.close()
+def test_with_the_reader_role_anybody_reads_cluster_info_and_nothing_else(
+    control_plane: ControlPlane, admin: Client
+) -> None:
+    anonymous = control_plane.client(control_plane.token_kubeconfig())
 
+    def code(path: str) -> int:
+        try:
+            return anonymous.send("GET", path)[0]
+        except ApiRefusal as refused:
+            return refused.code
 
-async def test_with_the_reader_role_anybody_reads_cluster_info_and_nothing_else(cluster: TokenCluster) -> None:
-    plane = cluster.plane
-    cluster.publish()
-    assert anonymous(plane, PATH).status == 403
-    applied = apply(cluster.admin, shipped("cluster-info-reader"))
-    try:
-        await until(lambda: anonymous(plane, PATH).status == 200)
-        for path in (PATH.rpartition("/")[0], f"{PATH}x", "/api/v1/namespaces/kube-system/secrets"):
-            assert anonymous(plane, path).status == 403
-        reader = plane.client(cluster.kubeconfig())
-        assert not may(reader, Call("get", "configmaps", "kube-public", "cluster-info")), "it is for the anonymous"
-    finally:
-        withdraw(cluster.admin, applied)
+    with existing(admin, [cluster_info()]):
+        assert code(PATH) == 403
+        with existing(admin, shipped("cluster-info-reader")):
+            eventually(lambda: code(PATH) == 200)
+            assert {code(path) for path in (PATH.rpartition("/")[0], f"{PATH}x", SECRETS)} == {403}
+            reader = control_plane.client(control_plane.client_kubeconfig(USER, GROUPS))
+            call = Call("get", "configmaps", "kube-public", "cluster-info")
+            assert not may(reader, call), "it is for the anonymous"

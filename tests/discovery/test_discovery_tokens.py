@@ -6,14 +6,14 @@ import hashlib
 import re
 
 import pytest
-from core_kit import KEY, certificate
+from core_kit import CLAIMS, HEADER, KEY, TOKEN, certificate, jwt
+from core_kit import JWT_NOW as NOW
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import example, given
 from hypothesis import strategies as st
-from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt
 
 from nodeattest_discovery import jws, pins, token
 from nodeattest_discovery.jwt import LONGEST, mint, parse, verify
