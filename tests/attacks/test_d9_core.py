@@ -11,8 +11,8 @@ from typing import Final
 import core_kit
 import pytest
 from catalogue import Row, attacks, evaluated
-from discovery_cases import TOKEN, World
 from lying_servers import LyingServer, Reply, VirtualTime, config_map, script, signed
+from test_by_token import TOKEN, World
 
 from nodeattest_discovery import clusterinfo, jws, pins, secret, token
 from nodeattest_discovery.node.by_token import by_token

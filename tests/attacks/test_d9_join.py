@@ -14,9 +14,9 @@ import pytest
 from catalogue import Row, attacks, evaluated
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from discovery_cases import CASES, TOKEN, World, standing
 from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 from test_by_file import Cluster, downgrade, text_of
+from test_by_token import CASES, TOKEN, World, standing
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.by_token import by_front, by_token, refresh

@@ -17,10 +17,10 @@ from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from lying_servers import Ca, Handler, LoopbackServer
 
+from clouds.authority import PublicKey
 from nodeattest_providers.challenge.protocol import Challenge
 from nodeattest_providers.envelope import decode
 from nodeattest_providers.identifiers import split_signer
@@ -122,9 +122,7 @@ class FakeApi(LoopbackServer):
         if csr.dns_names or csr.ip_addresses:
             serving = {"usage": ExtendedKeyUsageOID.SERVER_AUTH, "names": named(csr.dns_names, csr.ip_addresses)}
             changes = serving | changes
-        made = (by or self.authority).client(
-            cast("CertificateIssuerPublicKeyTypes", key), changes.pop("node", csr.node_name), **changes
-        )
+        made = (by or self.authority).client(cast("PublicKey", key), changes.pop("node", csr.node_name), **changes)
         self.set_certificate(name, made)
 
     def set_certificate(self, name: str, pem: bytes) -> None:

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
 
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -95,12 +94,6 @@ def row_of(document: JsonObject) -> JsonObject:
 def cluster_of(document: JsonObject) -> JsonObject:
     """Open ``clusters[0].cluster``."""
     return cast("JsonObject", row_of(document)["cluster"])
-
-
-def golden() -> dict[str, str]:
-    """Read ``data`` of the cluster-info that kubeadm 1.36 published and kube-controller-manager 1.36 signed."""
-    found = yaml.safe_load(HERE.joinpath("cluster-info.yaml").read_text(encoding="utf-8"))
-    return cast("dict[str, dict[str, str]]", found)["data"]
 
 
 # JWTs that nobody of ours would write

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from discovery_cases import CASES, TOKEN, World, standing
 from kubernetes_assets import join_configuration
 from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
 
@@ -17,9 +18,104 @@ from nodeattest_discovery.node.by_token import by_front, by_token
 from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import kubeadm
+
+TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
+
+# Eleven servers that a joining node may meet, and whether kubeadm 1.36.2 joins; tests/attacks tells what we do
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The cluster's CA, the attacker's, and the server that the case is about."""
+
+    real: Ca = field(default_factory=Ca)
+    evil: Ca = field(default_factory=lambda: Ca("evil"))
+
+    def text(self, server: LyingServer, *authorities: Ca) -> str:
+        bundle = b"".join(one.pem for one in authorities or (self.real,))
+        return clusterinfo.build(server.url, bundle)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A server, and what kubeadm does with it."""
+
+    says: Callable[[World, LyingServer, LyingServer], Callable[[int], Reply]]
+    """The world, the server itself, and another one."""
+    kubeadm_joins: bool = False
+    evil_certificate: bool = False
+
+
+def once(
+    make: Callable[[World, LyingServer], Reply],
+) -> Callable[[World, LyingServer, LyingServer], Callable[[int], Reply]]:
+    return lambda world, server, _: script(make(world, server))
+
+
+def header(text: str) -> Callable[[World, LyingServer], Reply]:
+    """Sign under another header than kube-controller-manager's, with a sound MAC."""
+
+    def make(world: World, server: LyingServer) -> Reply:
+        content = world.text(server)
+        first = encode_base64url(text.encode())
+        mac = hmac.digest(
+            TOKEN.secret.encode(), f"{first}.{encode_base64url(content.encode())}".encode(), hashlib.sha256
+        )
+        return signed(content, TOKEN, f"{first}..{encode_base64url(mac)}")
+
+    return make
+
+
+def no_kubeconfig(world: World, server: LyingServer) -> Reply:
+    del world, server
+    return config_map({"jws-kubeconfig-abcdef": "h..s"})
+
+
+def second_differs(world: World, server: LyingServer, other: LyingServer) -> Callable[[int], Reply]:
+    return script(signed(world.text(server), TOKEN), signed(world.text(other), TOKEN))
+
+
+def bundle(*names: str) -> Callable[[World, LyingServer, LyingServer], Callable[[int], Reply]]:
+    """Sign a text with these CAs of the world."""
+    return once(lambda world, server: signed(world.text(server, *(getattr(world, name) for name in names)), TOKEN))
+
+
+BAD_SIGNATURE = "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..AAAA"
+CASES = {
+    "good": Case(bundle("real"), kubeadm_joins=True),
+    "typ_header": Case(once(header('{"alg":"HS256","kid":"abcdef","typ":"JWT"}'))),
+    "swapped_header_order": Case(once(header('{"kid":"abcdef","alg":"HS256"}'))),
+    "evil_bundle_plus_real": Case(bundle("real", "evil"), kubeadm_joins=True, evil_certificate=True),
+    "evil_first_then_real": Case(bundle("evil", "real"), kubeadm_joins=True, evil_certificate=True),
+    "evil_only": Case(bundle("evil"), evil_certificate=True),
+    "pinned_but_served_by_evil": Case(bundle("real"), evil_certificate=True),
+    "second_fetch_differs": Case(second_differs),
+    "no_kubeconfig": Case(once(no_kubeconfig)),
+    "bad_sig": Case(once(lambda world, server: signed(world.text(server), TOKEN, BAD_SIGNATURE))),
+    "server_elsewhere": Case(lambda world, _, other: script(signed(world.text(other), TOKEN)), kubeadm_joins=True),
+}
+
+
+@contextmanager
+def standing(case: Case, world: World) -> Generator[tuple[LyingServer, LyingServer]]:
+    """Let a case's server stand, and another of the same cluster."""
+    with ExitStack() as stack:
+        authority = world.evil if case.evil_certificate else world.real
+        server = stack.enter_context(LyingServer(authority.server(), status(404)))
+        other = stack.enter_context(LyingServer(world.real.server(), status(404)))
+        says = case.says(world, server, other)
+        infos = iter(range(1 << 20))
+
+        def reply(number: int) -> Reply:
+            info = server.seen[number].path.startswith(clusterinfo.PATH)
+            return says(next(infos)) if info else status(404, "NotFound")
+
+        server.says = reply
+        yield server, other
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +136,6 @@ def reason(action: Callable[[], object]) -> Reason | None:
     except (Denied, Unavailable) as error:
         return error.reason
     return None
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_each_server_meets_its_verdict_and_sees_no_credential(name: str, world: World) -> None:
-    with standing(CASES[name], world) as (server, other):
-        assert reason(lambda: find(server, pins=frozenset({world.real.pin}))) == CASES[name].ours
-        assert set(server.paths) == {CLUSTER_INFO}
-        assert server.headers <= QUIET
-        assert not other.seen
 
 
 @pytest.mark.conformance
@@ -91,6 +178,11 @@ def test_without_pins_there_is_one_question_and_a_warning(world: World) -> None:
     assert "no CA was pinned" in found.notes[0]
 
 
+def test_an_answer_without_a_kubeconfig_is_refused(world: World) -> None:
+    with standing(CASES["no_kubeconfig"], world) as (server, _):
+        assert reason(lambda: find(server, pins=None)) == Reason.CLUSTER_INFO_MALFORMED
+
+
 def test_it_waits_for_the_signer_at_once_and_every_five_seconds(world: World) -> None:
     time = VirtualTime()
     with LyingServer(world.real.server(), status(404)) as server:
@@ -126,9 +218,8 @@ def test_endpoints_are_read_before_any_is_asked(world: World, endpoints: list[st
 # Other servers that must not be believed
 
 
-@pytest.mark.parametrize(("starts", "lasts"), [(-600, -300), (300, 600)])
-def test_a_ca_must_be_valid_pinned_or_not(starts: float, lasts: float) -> None:
-    ca = Ca("real", starts=starts, lasts=lasts)
+def test_a_ca_must_be_valid_pinned_or_not() -> None:
+    ca = Ca("real", starts=300, lasts=600)
     with LyingServer(ca.server(), status(404)) as server:
         server.says = signed(clusterinfo.build(server.url, ca.pem), TOKEN)
         for pins in (frozenset({ca.pin}), None):
@@ -214,22 +305,13 @@ def test_no_pins_at_all_are_refused_before_the_front_is_asked(scene: Scene) -> N
     assert not scene.front.seen
 
 
-WRONG, UNSIGNED = Reason.CLUSTER_INFO_SIGNATURE_INVALID, Reason.CLUSTER_INFO_UNSIGNED
-LATER, SHAPE = Reason.API_UNAVAILABLE, Reason.CLUSTER_INFO_MALFORMED
-
-
-def test_credentials_in_the_kubeconfig_are_refused(scene: Scene) -> None:
-    scene.front.says = answer(scene.text.replace("users: null", "users: [{name: a, user: {token: b}}]"))
-    assert scene.reason() == (Denied, SHAPE)
-
-
 @pytest.mark.parametrize(
     ("reply", "kind", "reason"),
     [
         (config_map({"kubeconfig": "# another\n"}), Denied, Reason.CLUSTER_INFO_CHANGED),
         (config_map({}), Denied, Reason.CLUSTER_INFO_CHANGED),
-        (status(404), Unavailable, LATER),
-        (status(500), Unavailable, LATER),
+        (status(404), Unavailable, Reason.API_UNAVAILABLE),
+        (status(500), Unavailable, Reason.API_UNAVAILABLE),
     ],
 )
 def test_what_the_cluster_does_not_bear_out_is_not_believed(

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from odd_secrets import OddSecret, odd_secrets
 from polling import eventually
+from test_discovery_secret import OddSecret, known, odd_secrets
 from test_discovery_tokens import NO_TOKENS
 
 from nodeattest_discovery import clusterinfo, jws, secret, token
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
 from nodeattest_discovery.secret import Expiry
-from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, kubeadm
@@ -65,17 +64,9 @@ def shown(anonymous: Client, bearer: str) -> int:
     return code
 
 
-def evaluated(odd: OddSecret) -> tuple[str, ...] | None:
-    try:
-        known = token.parse(odd.token) == secret.stored_token(odd.body)
-    except Denied:
-        return None
-    return secret.authenticating_groups(odd.body, datetime.now(UTC)) if known else None
-
-
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.description)
 def test_an_api_server_knows_whoever_shows_a_token_as_we_say(answers: dict[str, Answer], odd: OddSecret) -> None:
-    assert evaluated(odd) == odd.groups
+    assert known(odd, datetime.now(UTC)) == odd.groups
     groups, code = answers[odd.token]
     assert groups == odd.groups
     assert code == (401 if groups is None else 200)
