@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
-from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
+from nodeattest_controller.controllers.bootstrap_config.server import serve_webhook
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairRunner, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOTSTRAP_TOKEN
 from nodeattest_controller.controllers.bootstrap_token import BootstrapTokenReconciler
@@ -286,17 +286,18 @@ async def run(
         controller = _Controller(
             settings=settings, client=client, metrics=metrics, addresses=addresses, signers=signers, elector=elector
         )
-        webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
-        checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
-        async with webhook, serve_health(settings, metrics, checks, leases):
-            try:
-                await (controller.lead() if elector is None else _take_part(elector, controller, leases.server))
-            except* LostLease as lost:
-                error: BaseException = lost
-                while isinstance(error, BaseExceptionGroup):
-                    error = error.exceptions[0]
-                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(error)))
-                code = 1
+        try:
+            # The webhook answers whether this replica may act or not.
+            async with serve_webhook(settings, leases, metrics) as webhook:
+                checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook else {})
+                async with serve_health(settings, metrics, checks, leases):
+                    await (controller.lead() if elector is None else _take_part(elector, controller, leases.server))
+        except* LostLease as lost:
+            error: BaseException = lost
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(error)))
+            code = 1
     return code
 
 

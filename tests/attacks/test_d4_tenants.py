@@ -27,7 +27,7 @@ from virtual import advance, run_virtually
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.render import render
-from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, WebhookServer
+from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, Webhook, serve_webhook
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.certificate_authority import load_authority
@@ -301,7 +301,8 @@ def settings_of(directory: Path, **more: object) -> tuple[Settings, ssl.SSLConte
 @asynccontextmanager
 async def served(settings: Settings) -> AsyncGenerator[int]:
     """Serve a webhook beside a management API server that does not answer."""
-    async with WebhookServer(settings, FakeApi(), Metrics()) as webhook:
+    async with serve_webhook(settings, FakeApi(), Metrics()) as webhook:
+        assert webhook is not None
         yield webhook.port
 
 

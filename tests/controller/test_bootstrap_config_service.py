@@ -24,7 +24,7 @@ from nodeattest_controller.controllers.bootstrap_config.server import (
     MAX_WAIT,
     AdmissionHandler,
     FileCertificate,
-    WebhookServer,
+    serve_webhook,
 )
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
@@ -296,7 +296,8 @@ async def test_where_a_client_ca_is_configured_only_its_certificates_are_answere
     head = f"POST {PATH}?timeout=5s HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
-    async with WebhookServer(settings, FakeApi(), Metrics()) as webhook:
+    async with serve_webhook(settings, FakeApi(), Metrics()) as webhook:
+        assert webhook is not None
 
         async def answer(certificate: tuple[Path, Path] | None) -> Answer:
             return await ask(webhook.port, request, server, certificate)

@@ -12,12 +12,13 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from aiohttp import web
 from cryptography import x509
@@ -292,69 +293,55 @@ _MOST_UNAUTHENTICATED: Final = 128
 """Connections, and handshakes that begin in a second: 1.6 s for one of each of 200 addresses."""
 
 
-class WebhookServer:
-    """Serves controller ``bootstrap-config``; does nothing if it is off."""
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A webhook that listens."""
 
-    def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
-        self._address = settings.webhook_address if settings.has_webhook else None
-        self._settings = settings
-        self._client = client
-        self._metrics = metrics
-        self._listener: Listener | None = None
-        self._certificate: FileCertificate | None = None
-
-    @property
-    def is_on(self) -> bool:
-        return self._address is not None
-
-    @property
-    def port(self) -> int:
-        return self._listener.port if self._listener else 0
-
-    def unhealthy(self) -> str | None:
-        return self._certificate.trouble() if self._certificate else None
-
-    async def __aenter__(self) -> Self:
-        """Listen; raises ``SettingsError`` if the address or the files cannot be used."""
-        if self._address is None:
-            return self
-        settings = self._settings
-        client_ca, names = settings.webhook_client_ca_file, settings.webhook_client_names
-        handler = AdmissionHandler(
-            FactReader(self._client, namespace=settings.watch_namespace, now=_now),
-            render_for_policy,
-            self._metrics,
-            clock=time.monotonic,
-            verifies_clients=client_ca is not None,
-            client_names=names,
-        )
-        try:
-            self._certificate = FileCertificate(Path(settings.webhook_cert_dir or ""), client_ca, now=_now)
-            self._listener = Listener(
-                handler.handle,
-                self._address,
-                self._certificate.context,
-                _LIMITS,
-                unauthenticated=None if client_ca is None else unauthenticated_limits(names),
-                allowed=tuple(map(parse_network, settings.webhook_allowed_cidrs)),
-            )
-            await self._listener.start()
-        except SettingsError as error:
-            raise SettingsError(f"webhook: {error}") from None
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._listener is not None:
-            await self._listener.stop()
+    port: int
+    unhealthy: Callable[[], str | None]
+    """Returns why API servers cannot call it, or None."""
 
 
-def unauthenticated_limits(names: Collection[str]) -> UnauthenticatedLimits:
-    """Return the limits of clients whose certificate is no API server's; ``names``: its common names, empty: any."""
-    return UnauthenticatedLimits(
+@asynccontextmanager
+async def serve_webhook(settings: Settings, client: ApiClient, metrics: Metrics) -> AsyncGenerator[Webhook | None]:
+    """Serve controller ``bootstrap-config`` for the length of the block; None if it is off.
+
+    Raises ``SettingsError`` if the address or the files cannot be used.
+    """
+    if settings.webhook_address is None or not settings.has_webhook:
+        yield None
+        return
+    client_ca, names = settings.webhook_client_ca_file, settings.webhook_client_names
+    handler = AdmissionHandler(
+        FactReader(client, namespace=settings.watch_namespace, now=_now),
+        render_for_policy,
+        metrics,
+        clock=time.monotonic,
+        verifies_clients=client_ca is not None,
+        client_names=names,
+    )
+    of_strangers = UnauthenticatedLimits(
         is_unauthenticated=lambda transport: not is_api_server(transport, names),
         connections=_MOST_UNAUTHENTICATED,
         handshakes=_MOST_UNAUTHENTICATED,
     )
+    try:
+        certificate = FileCertificate(Path(settings.webhook_cert_dir or ""), client_ca, now=_now)
+        listener = Listener(
+            handler.handle,
+            settings.webhook_address,
+            certificate.context,
+            _LIMITS,
+            unauthenticated=None if client_ca is None else of_strangers,
+            allowed=tuple(map(parse_network, settings.webhook_allowed_cidrs)),
+        )
+        await listener.start()
+    except SettingsError as error:
+        raise SettingsError(f"webhook: {error}") from None
+    try:
+        yield Webhook(listener.port, certificate.trouble)
+    finally:
+        await listener.stop()
 
 
 def _now() -> datetime:
