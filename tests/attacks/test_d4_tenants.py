@@ -27,7 +27,7 @@ from virtual import advance, run_virtually
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.render import render
-from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, Webhook, serve_webhook
+from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, serve_webhook
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.certificate_authority import load_authority
