@@ -320,7 +320,7 @@ async def serve_webhook(settings: Settings, client: ApiClient, metrics: Metrics)
         verifies_clients=client_ca is not None,
         client_names=names,
     )
-    of_strangers = UnauthenticatedLimits(
+    unauthenticated = UnauthenticatedLimits(
         is_unauthenticated=lambda transport: not is_api_server(transport, names),
         connections=_MOST_UNAUTHENTICATED,
         handshakes=_MOST_UNAUTHENTICATED,
@@ -332,7 +332,7 @@ async def serve_webhook(settings: Settings, client: ApiClient, metrics: Metrics)
             settings.webhook_address,
             certificate.context,
             _LIMITS,
-            unauthenticated=None if client_ca is None else of_strangers,
+            unauthenticated=None if client_ca is None else unauthenticated,
             allowed=tuple(map(parse_network, settings.webhook_allowed_cidrs)),
         )
         await listener.start()
