@@ -117,8 +117,7 @@ def latest_refusals(refusals: Iterable[RecordedRefusal], now: datetime) -> tuple
 
 def parse_refusals(attestation: JsonObject) -> tuple[RecordedRefusal, ...]:
     """Read ``status.refusals``; unreadable entries are skipped."""
-    found = (_refusal(item) for item in items(attestation, "status", "refusals"))
-    return tuple(one for one in found if one is not None)
+    return tuple(filter(None, map(_refusal, items(attestation, "status", "refusals"))))
 
 
 def _refusal(item: JsonObject) -> RecordedRefusal | None:

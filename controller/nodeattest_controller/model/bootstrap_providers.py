@@ -52,6 +52,6 @@ BOOTSTRAP_PROVIDERS: Final[Mapping[str, BootstrapProvider]] = MappingProxyType(
 
 
 def control_plane_provider(cluster: JsonObject) -> BootstrapProvider | None:
-    """Return whose control plane a Cluster has; None for kubeadm's, unknown ones, and a Cluster that names none."""
+    """Return whose control plane a Cluster has; None for any other than those above."""
     reference = contract_reference(mapping(cluster, "spec", "controlPlaneRef"))
     return BOOTSTRAP_PROVIDERS.get(reference.kind) if reference is not None and reference.group == _GROUP else None

@@ -18,30 +18,25 @@ from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 LABEL: Final = "attestation.cluster.x-k8s.io/bootstrap-config"
-_ENABLED: Final = "enabled"
-_DISABLED: Final = "disabled"
-_VALUES: Final = frozenset({_ENABLED, _DISABLED})
-"""``disabled``: somebody decided that the webhook renders nothing there."""
+_ENABLED, _DISABLED = "enabled", "disabled"
 EXPECTED: Final = f"a namespace with the label {LABEL}={_ENABLED}, without which the webhook renders nothing"
 
 
 def is_decided(namespace: JsonObject) -> bool:
-    """Tell whether a Namespace says, one way or the other, what the webhook does there."""
-    return text(namespace, "metadata", "labels", LABEL) in _VALUES
+    """Return whether the label of a Namespace turns the webhook on or off there."""
+    return text(namespace, "metadata", "labels", LABEL) in {_ENABLED, _DISABLED}
 
 
 def is_disabled(namespace: JsonObject) -> bool:
-    """Tell whether a Namespace says that the webhook renders nothing there."""
     return text(namespace, "metadata", "labels", LABEL) == _DISABLED
 
 
 def label_command(namespace: str) -> str:
-    """Return the command that labels a namespace."""
     return f"kubectl label namespace {namespace or 'NAMESPACE'} {LABEL}={_ENABLED}"
 
 
 def needs_webhook(policy: JsonObject | None) -> bool:
-    """Tell whether machines of a policy's Clusters join by what is rendered only; None does not."""
+    """Return whether machines of a policy's Clusters join only by what is rendered."""
     return policy is not None and (text(mapping(policy, "spec"), "enforcement") or "Enforce") == "Enforce"
 
 
@@ -62,10 +57,7 @@ class WebhookCalls:
 
 
 def webhook_calls(configuration: JsonObject | None, namespace: JsonObject) -> WebhookCalls:
-    """Tell whether the webhook is called for what is created or changed in a namespace.
-
-    ``configuration``: the MutatingWebhookConfiguration; None: there is none.
-    """
+    """Evaluate whether the webhook is called in a namespace, by the MutatingWebhookConfiguration, if there is one."""
     if configuration is None:
         return WebhookCalls(why_not="its MutatingWebhookConfiguration is absent")
     webhook = next((one for one in items(configuration, "webhooks") if text(one, "name") == WEBHOOK_NAME), None)
@@ -114,5 +106,5 @@ def _conditions() -> dict[str, str]:
 
 
 def is_passed_over(webhook: JsonObject) -> bool:
-    """Tell whether an API server goes on without a webhook that does not answer."""
+    """Return whether an API server goes on without a webhook that does not answer."""
     return text(webhook, "failurePolicy") != "Fail"

@@ -49,7 +49,7 @@ _MAX_READ: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerFacts(FactSource):
-    """The controller's facts: caches of the management cluster, and live reads."""
+    """The facts of one cluster."""
 
     management: ManagementCache
     workload: WorkloadClient
@@ -87,10 +87,9 @@ class ControllerFacts(FactSource):
         return await self.management.live_member(machine)
 
     async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
-        """Find them by the watch of KubeadmConfigs, and by the records.
+        """Find them by the watch of KubeadmConfigs, of the Machines that own them, and by the records.
 
-        A configuration counts for the Machine that owns it. Of several, two are read again: nobody is refused by what
-        was true a moment ago.
+        Several are read again: nobody is refused by what was true a moment ago.
         """
         if is_needed:
             await self.kubeadm_configs.follow()
@@ -150,10 +149,10 @@ class ControllerFacts(FactSource):
         return await self.kubeadm_configs.tokens_of(configured, token_id)
 
     async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
-        """Return the first request from the watch that brought the second one; read it where it is not open there.
+        """Return the first request from the watch that brought the second one; read it if it is not open there.
 
-        TPM protocol §3 step 10: one watch shows what was written in the order in which it was written, so what shows
-        the second request shows the first one as it was then. What a first request says cannot change under its UID.
+        TPM protocol §3 step 10: one watch shows writes in their order, so what shows the second request shows the first
+        one as it was then. The content of a request cannot change under its UID.
         """
         found = self.workload.pending_request(ref.name, ref.uid)
         return found if found is not None else await self.workload.read_request(ref.name)
@@ -206,8 +205,7 @@ class ControllerFacts(FactSource):
     async def _endorsement_keys(self, machine: MachineView) -> Mapping[str, str]:
         """Return the fingerprints that the platform's objects give; raises Denied or Unavailable.
 
-        Who writes host objects must not end a node's renewals: where the host object cannot be used, the key with which
-        the machine joined counts in its place.
+        Who writes host objects must not end a node's renewals: if one cannot be used, the key of the join counts.
         """
         recorded = self.inventory.attestation(self.key, machine.provider_id)
         pinned = recorded.endorsement_key if recorded is not None and recorded.has_joined else ""
@@ -225,10 +223,7 @@ class ControllerFacts(FactSource):
     async def _secret(
         self, facts: RequestFacts, machine: MachineView, verifier: ClusterAPISigner
     ) -> SecretBytes | Denied | None:
-        """Read the machine's attestation secret from the one place that its policy says; raises Denied, Unavailable.
-
-        Where the controller creates it, it is found by the Machine's bootstrap configuration.
-        """
+        """Read the attestation secret from the one place that its policy names; raises Denied or Unavailable."""
         if not verifier.reads_secret:
             return None
         if not creates_secrets(await facts.policy()):
@@ -271,7 +266,7 @@ def _may_derive_same(
 ) -> bool:
     """Return whether the expressions of a kind can give a provider ID that another infrastructure machine has.
 
-    ``derived``: that machine, if its own is given by an expression; None: by its spec.
+    ``derived``: that machine, if an expression gives its own.
     """
     expressions = _kind_of(reference, policy).provider_ids
     is_same_kind = derived is not None and (derived.group, derived.kind) == (reference.group, reference.kind)

@@ -65,8 +65,7 @@ class FactSource(ABC):
         """Return the cluster's object; raises Unavailable while the controller must not act for it."""
 
     @abstractmethod
-    def policy(self) -> Policy:
-        """Return the cluster's one policy; raises Denied or Unavailable."""
+    def policy(self) -> Policy: ...
 
     @abstractmethod
     def verifier(self, provider: ProviderName) -> ClusterAPISigner: ...
@@ -96,10 +95,7 @@ class FactSource(ABC):
 
     @abstractmethod
     async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
-        """Return the Machines and MachineRecords of the cluster whose own token this is.
-
-        ``is_needed``: whether nothing else names the machine.
-        """
+        """Return the machines whose own token this is; ``is_needed``: whether nothing else names the machine."""
 
     @abstractmethod
     async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
@@ -245,7 +241,6 @@ class CSRFacts(RequestFacts):
     """The facts about one attested request."""
 
     def __init__(self, source: FactSource, request: NodeRequest, state: RequestState = RequestState.PENDING) -> None:
-        """``state`` is the request's own."""
         super().__init__(
             source,
             purpose=request.purpose,
@@ -258,7 +253,7 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def verifier(self) -> ClusterAPISigner:
-        """Return the verifier that the request names; looked up by name, so only after the policy named it."""
+        """Return the verifier that the request names; asked for only after the policy named it."""
         return self.source.verifier(self.request.evidence.provider)
 
     @fact

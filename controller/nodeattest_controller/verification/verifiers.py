@@ -66,13 +66,12 @@ class VerifierRegistry:
 class VerificationRunner:
     """The verifications that are under way: one at a time for a machine and requester, each with a time limit.
 
-    A verification that gives no verdict in time is ``Unavailable``, its worker is free, and no other of the same key
-    begins until it has ended, even if it ignores its cancellation. So a platform that fails for one machine delays no
-    other. With the requester in the key, nobody who floods with another's machine keeps that one from its turn.
+    A verification that takes longer is ``Unavailable``, its worker is free, and no other of the same key begins until
+    it has ended, even if it ignores its cancellation: a platform that fails for one machine delays no other. The key
+    has the requester, so nobody who floods with another's machine keeps that one from its turn.
     """
 
     def __init__(self, time_limit: float) -> None:
-        """``time_limit``: seconds for one verification."""
         self._time_limit = time_limit
         self._under_way: dict[Hashable, asyncio.Task[object]] = {}
 
@@ -142,7 +141,7 @@ def first_flaw(policy: Policy) -> Denied | None:
 
 
 def flaw_of(policy: JsonObject, *, sections: bool) -> Denied | None:
-    """Return what is wrong with a policy object; None where nothing is. ``sections``: ask the providers, too."""
+    """Return what is wrong with a policy object; ``sections``: ask the providers, too."""
     try:
         parsed = parse_attestation_policy(policy)
     except Denied as denied:

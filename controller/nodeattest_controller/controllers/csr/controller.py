@@ -1,7 +1,7 @@
 """Watches the CertificateSigningRequests of every connected cluster and has each reconciled from one queue.
 
 Namespaces take turns in it, within one its clusters, and within a cluster the users who ask, so that none delays
-another. A request that waits for a Machine, a policy or a certificate authority is woken when that changes.
+another. A request that waits for something in the management cluster is woken when that changes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CSRController:
         memory: MemoryPool,
         workers: int,
     ) -> None:
-        """``workers``: requests that are worked on at the same time. ``memory``: of the requests of all clusters."""
+        """``memory``: of the requests of all clusters. ``workers``: requests that are worked on at the same time."""
         self.reconciler = reconciler
         self.has_provider = has_provider
         self.metrics = metrics

@@ -91,10 +91,7 @@ class Issuer:
         now: Callable[[], datetime],
         clock: Callable[[], float],
     ) -> None:
-        """``still_leads`` says, by a read that begins now, whether nobody else has led; raises ApiError.
-
-        ``clock`` is monotonic seconds.
-        """
+        """``still_leads`` reads now whether nobody else has led; raises ApiError. ``clock`` is monotonic seconds."""
         self._management = management
         self._events = events
         self._limiter = EventLimiter(clock)
@@ -193,27 +190,21 @@ class Issuer:
             self._reserved -= wanted
 
     def _check_unchanged(self, cluster: ClusterKey, approval: Approval) -> None:
-        """Raise Conflict where the node name, a fingerprint or the Machine was recorded otherwise since the evaluation.
-
-        Names and fingerprints were compared before the verification; here nothing can come in between.
-        """
-        inventory, owner = self._management.inventory, approval.member.provider_id
-        later = inventory.attestations_by_node_name(cluster, approval.request.csr.node_name)
+        """Raise Conflict if the node name, a fingerprint or the Machine was recorded otherwise since the evaluation."""
+        inventory, member = self._management.inventory, approval.member
+        others = inventory.attestations_by_node_name(cluster, approval.request.csr.node_name)
         for pin, value in approval.attested.pins.items():
-            later = later + inventory.fingerprint_holders(cluster, split_pin(pin)[1], value)
-        if approval.member.kind == "Machine":
-            later = later + inventory.attestations_of_owner(cluster, approval.member.uid)
-        if any(
-            other.provider_id != owner and (other.has_joined or other.owner_uid != approval.member.uid)
-            for other in later
-        ):
-            raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
+            others = others + inventory.fingerprint_holders(cluster, split_pin(pin)[1], value)
+        if member.kind == "Machine":
+            others = others + inventory.attestations_of_owner(cluster, member.uid)
+        for other in others:
+            if other.provider_id != member.provider_id and (other.has_joined or other.owner_uid != member.uid):
+                raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
 
     def _check_recorded(self, cluster: ClusterKey, approval: Approval, entry: IssuedCertificate) -> None:
-        """Raise Conflict or Denied where what is on record must not be published: perhaps it never was.
+        """Raise Conflict or Denied if what is on record must not be published: perhaps it never was.
 
-        A replica that had lost the cluster may have recorded it after another machine got the same key, name or
-        fingerprint. From here on it is in the cache, so nobody else gets them.
+        A replica that had lost the cluster may have recorded it after another machine got the same key, name or pin.
         """
         inventory, member = self._management.inventory, approval.member
         recorded = inventory.attestation(cluster, member.provider_id)
@@ -223,7 +214,7 @@ class Issuer:
         self._check_unchanged(cluster, approval)
 
     async def _confirm(self, cluster: ClusterKey) -> None:
-        """Raise Unreachable unless the cluster was served by nobody else before the record was written."""
+        """Raise Unreachable unless nobody else served the cluster before the record was written."""
         if not await self._still_leads():
             raise Unreachable(f"a certificate is not published: {cluster} was or is served by another replica")
 
@@ -257,23 +248,19 @@ class Issuer:
         self._metrics.issued(provider)
         first = moment(text(approval.first, "metadata", "creationTimestamp")) if approval.first is not None else None
         self._metrics.request_age_seconds((self._now() - (first or request.created)).total_seconds())
-        _LOG.info(
-            "issued",
-            extra=fields(
-                cluster=workload.key,
-                csr=request.name,
-                node=request.csr.node_name,
-                machine=approval.member.name,
-                provider=provider,
-                purpose=request.purpose,
-                serial=entry.serial,
-                expires=entry.not_after.isoformat(),
-            ),
+        more = fields(
+            cluster=workload.key,
+            csr=request.name,
+            node=request.csr.node_name,
+            machine=approval.member.name,
+            provider=provider,
+            purpose=request.purpose,
+            serial=entry.serial,
+            expires=entry.not_after.isoformat(),
         )
-        message = (
-            f"{provider} attestation of node {request.csr.node_name} verified; "
-            f"{request.purpose} certificate {entry.serial}"
-        )
+        _LOG.info("issued", extra=more)
+        verified = f"{provider} attestation of node {request.csr.node_name} verified"
+        message = f"{verified}; {request.purpose} certificate {entry.serial}"
         if self._limiter.allow(workload.key, _EVENT_PERIOD):
             self._events.record(member_ref(approval.member), "Normal", "NodeAttested", message)
         verdict = CSRIssued(cluster=workload.key, member=approval.member, at=self._now())

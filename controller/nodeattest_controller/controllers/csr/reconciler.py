@@ -72,8 +72,8 @@ class Result:
     requeue: bool = False
     """Whether to try again with the queue's growing back-off."""
     waits_for: str | None = None
-    """Whose change in the management cluster wakes the key earlier: a provider ID or ``node_key``; empty: any change of
-    the cluster's own objects. None: it waits for nothing there."""
+    """A provider ID or ``node_key`` whose change in the management cluster wakes the key earlier; empty: any change of
+    the cluster's own objects."""
 
 
 DONE: Final = Result()
@@ -213,7 +213,7 @@ class Reconciler:
         return self._limiter.admit((task.workload.key, task.username), node_name, task.stored.uid, self._left(task))
 
     def _left(self, task: Task) -> float:
-        """Return the seconds that a request may still wait; negative once it has waited too long."""
+        """Return the seconds that a request may still wait."""
         return (self._wait_limit - task.age).total_seconds()
 
     async def _throttle(self, task: Task, limited: RateLimited) -> Result:
@@ -327,14 +327,14 @@ class Reconciler:
             _LOG.log(level, message, extra=fields(cluster=cluster, csr=task.stored.name, user=user, **more))
 
     def _warn(self, task: Task, reason: Reason, message: str) -> None:
-        """Emit an Event on the Machine that the request names, on its token's, or else on the Cluster."""
+        """Record an Event on the Machine that the request names, on its token's, or else on the Cluster."""
         cluster = task.workload.key
         subject = claimed_ref(self._management, cluster, task.named(), task.machine_of_token())
         if subject is not None:
             self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
     async def _refresh_and_requeue(self, task: Task, error: ApiError) -> Result:
-        """Read anew what a write conflicted with, and requeue; raises the error that nothing read anew explains."""
+        """Read anew what a write conflicted with, and requeue; raises NotFound of what should be there."""
         live = await task.workload.read_request(task.stored.name)
         if live is None or text(live, "metadata", "uid") != task.stored.uid:
             self.settled(task.stored.uid)
