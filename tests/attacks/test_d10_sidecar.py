@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
-from catalogue import Expected, Row, Verdict, attacks
+from catalogue import Row, Verdict, attacks
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from polling import until
-from proxy_kit import AUDIENCE, ISSUER, LOOPBACK, Answer, Seen, exchange, request, sidecar, upstream, users_token
+from proxy_kit import AUDIENCE, ISSUER, LOOPBACK, Seen, exchange, request, sidecar, upstream, users_token
+from test_d10_proxy import verdict
 from token_kit import NOW, claims, elliptic, header, token
 
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
@@ -53,12 +53,6 @@ async def guarded(seen: Seen, *, requests: int = 64) -> AsyncGenerator[int]:
     )
     async with sidecar(seen, settings) as running:
         yield running.port
-
-
-def verdict(answer: Answer) -> Expected:
-    if answer.status < 400:
-        return Expected(Verdict.ACCEPT, "")
-    return Expected(Verdict.DENY, str(json.loads(answer.body)["reason"]))
 
 
 def bearer(text: str) -> str:

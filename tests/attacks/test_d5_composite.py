@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from catalogue import Row, attacks, evaluated
@@ -27,6 +27,7 @@ from tpm_world import SoftTpm
 from tpm_world import verify as verify_tpm
 
 from nodeattest_providers.composite.protocol import PROVIDER, VERSION
+from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonObject, SecretBytes
 from nodeattest_providers.verifier_interface import LedgerFacts
@@ -40,14 +41,16 @@ def sound() -> Exchange:
     return sound_exchange()
 
 
+def answered(sound: Exchange, signer: CompositeSigner | None = None, **facts: Any) -> object:
+    """Answer soundly, before another signer or beside other facts."""
+    return verify(filed(sound.answer(), second=True), replace(sound.facts, **facts), signer)
+
+
 def answering(**parts: Callable[[Exchange], JsonObject]) -> Case:
     """Answer with some parts replaced."""
-
-    def case(sound: Exchange) -> object:
-        data = sound.answer(**{name: make(sound) for name, make in parts.items()})
-        return verify(filed(data, second=True), sound.facts)
-
-    return case
+    return lambda sound: verify(
+        filed(sound.answer(**{name: make(sound) for name, make in parts.items()}), second=True), sound.facts
+    )
 
 
 def over_the_binding_alone(sound: Exchange, part: ProviderName) -> bytes:
@@ -68,29 +71,13 @@ def at_the_signer_of_one(sound: Exchange) -> object:
 
 def after_other_parts(sound: Exchange) -> object:
     other: JsonObject = {"phase": 1, "parts": parts_of(challenge={"phase": 1}, contoso={})}
-    first = replace(sound.first, evidence=Evidence(PROVIDER, VERSION, other))
-    return verify(filed(sound.answer(), second=True), replace(sound.facts, first_request=first))
-
-
-def of_two_names(sound: Exchange) -> object:
-    signer = signer_of_parts(tpm="node-7", challenge="node-8")
-    return verify(filed(sound.answer(), second=True), sound.facts, signer)
-
-
-def of_two_machines(sound: Exchange) -> object:
-    signer = signer_of(OneStep("tpm", machine="m-7"), OneStep("challenge", machine="m-8"))
-    return verify(filed(sound.answer(), second=True), sound.facts, signer)
+    return answered(sound, first_request=replace(sound.first, evidence=Evidence(PROVIDER, VERSION, other)))
 
 
 def of_another_machine(sound: Exchange) -> object:
     other = OneStep("challenge")
     other.provider_id = ProviderID("metal://rack-9/9")
-    return verify(filed(sound.answer(), second=True), sound.facts, signer_of(OneStep("tpm"), other))
-
-
-def after_another_provider(sound: Exchange) -> object:
-    ledger = LedgerFacts(fingerprints={"tpm.ek": "sha256:pinned", "aws.instance": "i-1"}, provider="aws")
-    return verify(filed(sound.answer(), second=True), replace(sound.facts, ledger=ledger))
+    return answered(sound, signer_of(OneStep("tpm"), other))
 
 
 def with_a_newer_part(sound: Exchange) -> object:
@@ -99,6 +86,7 @@ def with_a_newer_part(sound: Exchange) -> object:
     return verify(filed({"phase": 1, "parts": parts}), facts_for(sound.tpm))
 
 
+OF_AWS: Final = LedgerFacts(fingerprints={"tpm.ek": "sha256:pinned", "aws.instance": "i-1"}, provider="aws")
 CASES: Final[Mapping[str, Case]] = {
     "D5-184": replaced,
     "D5-185": answering(contoso=lambda _: {}),
@@ -111,10 +99,12 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-192": answering(insecure=lambda _: {}),
     "D5-193": answering(challenge=lambda _: {"phase": 1}),
     "D5-194": answering(composite=lambda sound: sound.answer()),
-    "D5-195": of_two_names,
-    "D5-196": after_another_provider,
+    "D5-195": lambda sound: answered(sound, signer_of_parts(tpm="node-7", challenge="node-8")),
+    "D5-196": lambda sound: answered(sound, ledger=OF_AWS),
     "D5-210": with_a_newer_part,
-    "D5-220": of_two_machines,
+    "D5-220": lambda sound: answered(
+        sound, signer_of(OneStep("tpm", machine="m-7"), OneStep("challenge", machine="m-8"))
+    ),
     "D5-234": of_another_machine,
 }
 

@@ -34,10 +34,14 @@ class Stage:
     def attest(self, request: NodeRequest, facts: Facts | None = None) -> AttestedNode:
         return attested(self.cloud.signer(), request, facts or facts_for(self.victim))
 
+    def file(self, show: Callable[[NodeRequest], Evidence]) -> AttestedNode:
+        """Ask with evidence that is made for the request."""
+        request = request_of(self.victim)
+        return self.attest(dataclasses.replace(request, evidence=show(request)))
+
     def show(self, instance: Instance) -> AttestedNode:
         """Sign as another instance."""
-        request = request_of(self.victim)
-        return self.attest(dataclasses.replace(request, evidence=instance.evidence(request)))
+        return self.file(instance.evidence)
 
 
 Case = Callable[[Stage], AttestedNode]
@@ -47,12 +51,6 @@ Case = Callable[[Stage], AttestedNode]
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     cloud = OracleCloud(tmp_path_factory.mktemp("oci"))
     return Stage(cloud, cloud.launch("victim"))
-
-
-def by_a_key_of_ones_own(stage: Stage) -> AttestedNode:
-    request = request_of(stage.victim)
-    signed = stage.victim.evidence(request, key=rsa.generate_private_key(65537, 2048))
-    return stage.attest(dataclasses.replace(request, evidence=signed))
 
 
 def for_another_key(stage: Stage) -> AttestedNode:
@@ -66,15 +64,12 @@ def at_the_other_signer(stage: Stage) -> AttestedNode:
     return stage.attest(dataclasses.replace(request, signer_name=signer_for(PROVIDER, Purpose.SERVING)))
 
 
-def for_another_cluster(stage: Stage) -> AttestedNode:
-    request = request_of(stage.victim)
-    return stage.attest(dataclasses.replace(request, evidence=stage.victim.evidence(request, pin=_OTHER_PIN)))
-
-
 def in_another_padding(stage: Stage) -> AttestedNode:
-    request = request_of(stage.victim)
-    signature = stage.victim.key.sign(message(request.binding(PIN).digest), padding.PKCS1v15(), HASH)
-    return stage.attest(dataclasses.replace(request, evidence=stage.victim.showing(signature)))
+    def show(request: NodeRequest) -> Evidence:
+        signed = stage.victim.key.sign(message(request.binding(PIN).digest), padding.PKCS1v15(), HASH)
+        return stage.victim.showing(signed)
+
+    return stage.file(show)
 
 
 def of_ones_own_root(stage: Stage) -> AttestedNode:
@@ -101,18 +96,12 @@ def elsewhere(stage: Stage) -> AttestedNode:
     return stage.attest(request_of(stage.victim), dataclasses.replace(facts, machine=machine))
 
 
-def with_the_key(stage: Stage) -> AttestedNode:
-    request = request_of(stage.victim)
-    data = {**request.evidence.data, "key": "AAAA"}
-    return stage.attest(dataclasses.replace(request, evidence=Evidence(PROVIDER, 1, data)))
-
-
 CASES: Final[Mapping[str, Case]] = {
     "D6-120": lambda stage: stage.show(stage.cloud.launch("thief")),
-    "D6-121": by_a_key_of_ones_own,
+    "D6-121": lambda s: s.file(lambda r: s.victim.evidence(r, key=rsa.generate_private_key(65537, 2048))),
     "D6-122": for_another_key,
     "D6-123": at_the_other_signer,
-    "D6-124": for_another_cluster,
+    "D6-124": lambda s: s.file(lambda r: s.victim.evidence(r, pin=_OTHER_PIN)),
     "D6-125": in_another_padding,
     "D6-126": of_ones_own_root,
     "D6-127": issued_by_an_instance,
@@ -122,7 +111,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D6-131": saying(*subject(ocid("victim"), tenant="ocid1.tenancy.oc1..thiefs")),
     "D6-132": saying(*subject(ocid("victim"), compartment="ocid1.compartment.oc1..other")),
     "D6-133": elsewhere,
-    "D6-134": with_the_key,
+    "D6-134": lambda s: s.file(lambda r: Evidence(PROVIDER, 1, {**r.evidence.data, "key": "AAAA"})),
     "D6-135": saying(usage=ExtendedKeyUsageOID.SERVER_AUTH),
 }
 
