@@ -10,20 +10,7 @@ from itertools import count
 from typing import Final
 
 import pytest
-from apiserver_kit import (
-    CSRS,
-    RBAC,
-    SIGNER,
-    binding,
-    condition,
-    csr_object,
-    encoded,
-    group,
-    refusal,
-    role,
-    rule,
-    user,
-)
+from apiserver_kit import CSRS, RBAC, SIGNER, bind, condition, csr_object, encoded, grant, refusal
 from catalogue import Expected, Row, Verdict, attacks
 from polling import succeeds
 
@@ -69,8 +56,7 @@ class Scene:
     def limited(self, resource: str) -> Client:
         """Make a user who may update the subresource and holds no verb on any signer."""
         name = unique()
-        self.admin.create(f"{RBAC}/clusterroles", role(name, rule(["update"], "certificates.k8s.io", [resource])))
-        self.admin.create(f"{RBAC}/clusterrolebindings", binding(name, name, user(name)))
+        grant(self.admin, name, "User", name, ("update", "certificates.k8s.io", resource))
         return self.plane.client(self.plane.client_kubeconfig(name))
 
 
@@ -88,8 +74,7 @@ def scene(real_control_plane: ControlPlane) -> Generator[Scene]:
     control_plane = real_control_plane
     admin = control_plane.client()
     name = unique()
-    everyone = group("system:bootstrappers")
-    admin.create(f"{RBAC}/clusterrolebindings", binding(name, "system:node-bootstrapper", everyone))
+    bind(admin, name, "system:node-bootstrapper", "Group", "system:bootstrappers")
     token = control_plane.await_token(token_of(admin))
     thief = control_plane.client(control_plane.token_kubeconfig(token))
     succeeds(lambda: thief.create(CSRS, csr_object(unique())))
@@ -224,7 +209,7 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D3-59": lambda scene: scene.thief.send(
         "GET", "/api/v1/namespaces/kube-system/secrets", headers={"Impersonate-User": "admin"}
     ),
-    "D3-60": lambda s: s.thief.create(f"{RBAC}/clusterrolebindings", binding(unique(), "cluster-admin", user("me"))),
+    "D3-60": lambda s: bind(s.thief, unique(), "cluster-admin", "User", "me"),
     "D3-61": wrong_secret,
     "D3-62": expired,
     "D3-63": for_signing_only,

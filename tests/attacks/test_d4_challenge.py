@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from catalogue import Expected, Row, Verdict, attacks, evaluated
-from test_challenge_secret import OWNER, SECRET, changed, machine_owner, own_config, owned
+from test_challenge_secret import OWNER, SECRET, machine_owner, own_config, owned
 from test_d4_policy import answer, answered
 from worlds import FACTS
 
@@ -92,10 +92,10 @@ def typed(kind: str, name: str = "x") -> JsonObject:
 
 
 CASES: Final[Mapping[str, Case]] = {
-    "D4-170": proved(stored(changed(SECRET, type="Opaque"))),
+    "D4-170": proved(stored({**SECRET, "type": "Opaque"})),
     "D4-171": proved(stored(owned(SECRET, {**OWNER, "uid": "of an earlier one"}))),
     "D4-172": proved(stored(SECRET, own_config(owners=(machine_owner("of another Machine"),)))),
-    "D4-173": proved(stored(changed(SECRET, immutable=False))),
+    "D4-173": proved(stored({**SECRET, "immutable": False})),
     "D4-174": proved(stored(None)),
     "D4-175": proved(of_control_plane()),
     "D4-176": proved(stored(SECRET), ledger=LedgerFacts(bound_spkis=frozenset({"sha256:another key"}))),
