@@ -16,7 +16,6 @@ from typing import Final
 
 from nodeattest_controller import build, configfile, logs
 from nodeattest_controller.main import serve
-from nodeattest_controller.platforms import check_platforms, check_signers
 from nodeattest_controller.settings import Settings
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import ClusterAPISigner
@@ -47,6 +46,6 @@ async def run(settings: Settings, environment: Mapping[str, str], *, signers: Ma
     ``SettingsError`` for a signer that cannot be used and for settings that a provider refuses.
     """
     own = {ProviderName(name): signer for name, signer in signers.items()}
-    check_signers(own, settings.platforms)
-    check_platforms(settings.platforms, "settings")
+    configfile.check_signers(own, settings.platforms)
+    configfile.check_platforms(settings.platforms, "settings")
     return await build.run(settings, environment, signers=own)

@@ -194,9 +194,7 @@ def _settings(flags: dict[str, object]) -> Settings:
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     settings = configfile.load(config if isinstance(config, Path) else None, flags, identity=identity)
     if settings.platforms:
-        from nodeattest_controller.platforms import check_platforms
-
-        check_platforms(settings.platforms, str(config))
+        configfile.check_platforms(settings.platforms, str(config))
     return settings
 
 
