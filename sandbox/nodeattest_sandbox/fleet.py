@@ -1,7 +1,7 @@
 """A fleet in control planes: Cluster API objects in a management cluster, tokens and nodes in workload clusters.
 
 Promises: what is created is what Cluster API's controllers and kubeadm leave behind, as far as node registration reads
-it, in contract v1beta1 or v1beta2. Leaves the definitions of the kinds to definitions.py.
+it, in contract v1beta1; a Cluster may be of v1beta2. The definitions of the kinds are in definitions.py.
 Source: cluster-api docs/proposals and book, "Contracts"; kubeadm's bootstrap token Secrets.
 """
 
@@ -11,7 +11,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import Client
@@ -70,7 +70,7 @@ def create_cluster(
     cluster = client.create(f"/apis/{CLUSTER_GROUP}/{contract}/namespaces/{namespace}/clusters", body)
     cluster = _set_status(client, cluster, "clusters", _cluster_status(contract))
     ca = {"tls.crt": ca_certificate, **({"tls.key": ca_key} if ca_key is not None else {})}
-    creator = _Creator(client, contract, namespace, {_CLUSTER_LABEL: name})
+    creator = _Creator(client, namespace, {_CLUSTER_LABEL: name})
     creator.create_secret(f"{name}-kubeconfig", {"value": kubeconfig}, owner=cluster)
     creator.create_secret(f"{name}-ca", ca, owner=cluster)
     return cluster
@@ -83,12 +83,8 @@ def create_machine(
     cluster: JsonMap,
     provider_id: str,
     addresses: Sequence[tuple[str, str]] = (),
-    labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
     infrastructure_annotations: Mapping[str, str] | None = None,
     bootstrap_token: str = "",
-    bootstrap_data: bytes = b"#cloud-config\n",
-    ready: bool = True,
     node: JsonMap | None = None,
 ) -> Machine:
     """Create a Machine of the cluster, its DevMachine, KubeadmConfig and bootstrap data Secret.
@@ -96,48 +92,33 @@ def create_machine(
     ``addresses`` are pairs of type (Hostname, InternalDNS, InternalIP, …) and address; ``bootstrap_token`` goes into
     the KubeadmConfig's discovery, as kubeadm's provider puts it there; ``node`` becomes ``status.nodeRef``.
     """
-    contract = cast("Contract", text_at(cluster, "apiVersion").rpartition("/")[2])
     namespace, cluster_name = text_at(cluster, "metadata", "namespace"), text_at(cluster, "metadata", "name")
-    creator = _Creator(client, contract, namespace, {_CLUSTER_LABEL: cluster_name, **(labels or {})})
+    creator = _Creator(client, namespace, {_CLUSTER_LABEL: cluster_name})
     spec: JsonMap = {
         "clusterName": cluster_name,
         "providerID": provider_id,
-        "infrastructureRef": _reference(contract, INFRASTRUCTURE_GROUP, "DevMachine", name),
-        "bootstrap": {
-            "configRef": _reference(contract, BOOTSTRAP_GROUP, "KubeadmConfig", name),
-            **({"dataSecretName": f"{name}-bootstrap"} if ready else {}),
-        },
+        "infrastructureRef": _reference(INFRASTRUCTURE_GROUP, "DevMachine", name),
+        "bootstrap": _bootstrap(name),
     }
-    machine = creator.create(_MACHINE, name, spec, owner=cluster, annotations=annotations)
+    machine = creator.create(_MACHINE, name, spec, owner=cluster)
     infrastructure = creator.create(
         _INFRASTRUCTURE, name, {"providerID": provider_id}, owner=machine, annotations=infrastructure_annotations
     )
-    config = creator.create(_CONFIG, name, _kubeadm_config(bootstrap_token), owner=machine)
-    if ready:
-        _set_status(client, config, _CONFIG.plural, _config_status(contract, f"{name}-bootstrap"))
-        creator.create_secret(f"{name}-bootstrap", {"value": bootstrap_data, "format": b"cloud-config"}, owner=machine)
-    status = _machine_status(contract, addresses, node, ready=ready)
-    return Machine(_set_status(client, machine, "machines", status), infrastructure)
+    creator.create_bootstrap(name, bootstrap_token, owner=machine)
+    return Machine(_set_status(client, machine, "machines", _machine_status(addresses, node)), infrastructure)
 
 
 def create_machine_pool(
     client: Client, name: str, *, cluster: JsonMap, provider_ids: Sequence[str], bootstrap_token: str = ""
 ) -> JsonMap:
     """Create a MachinePool of the cluster with its KubeadmConfig and bootstrap data; it is ready."""
-    contract = cast("Contract", text_at(cluster, "apiVersion").rpartition("/")[2])
     namespace, cluster_name = text_at(cluster, "metadata", "namespace"), text_at(cluster, "metadata", "name")
-    creator = _Creator(client, contract, namespace, {_CLUSTER_LABEL: cluster_name})
-    bootstrap: JsonMap = {
-        "configRef": _reference(contract, BOOTSTRAP_GROUP, "KubeadmConfig", name),
-        "dataSecretName": f"{name}-bootstrap",
-    }
-    template: JsonMap = {"spec": {"clusterName": cluster_name, "bootstrap": bootstrap}}
+    creator = _Creator(client, namespace, {_CLUSTER_LABEL: cluster_name})
+    template: JsonMap = {"spec": {"clusterName": cluster_name, "bootstrap": _bootstrap(name)}}
     spec: JsonMap = {"clusterName": cluster_name, "providerIDList": list(provider_ids), "template": template}
     pool = creator.create(_POOL, name, spec, owner=cluster)
-    config = creator.create(_CONFIG, name, _kubeadm_config(bootstrap_token), owner=pool)
-    _set_status(client, config, _CONFIG.plural, _config_status(contract, f"{name}-bootstrap"))
-    creator.create_secret(f"{name}-bootstrap", {"value": b"#cloud-config\n"}, owner=pool)
-    return _set_status(client, pool, "machinepools", _machine_status(contract, (), None, ready=True))
+    creator.create_bootstrap(name, bootstrap_token, owner=pool)
+    return _set_status(client, pool, "machinepools", _machine_status((), None))
 
 
 def create_bootstrap_token(
@@ -182,7 +163,6 @@ class _Creator:
     """Creates the objects of one cluster in one namespace."""
 
     client: Client
-    contract: Contract
     namespace: str
     labels: JsonMap
 
@@ -193,10 +173,18 @@ class _Creator:
         if annotations:
             metadata["annotations"] = dict(annotations)
         body: JsonMap = {
-            "apiVersion": f"{kind.group}/{self.contract}", "kind": kind.kind, "metadata": metadata, "spec": spec
+            "apiVersion": f"{kind.group}/v1beta1", "kind": kind.kind, "metadata": metadata, "spec": spec
         }  # fmt: skip
-        path = f"/apis/{kind.group}/{self.contract}/namespaces/{self.namespace}/{kind.plural}"
+        path = f"/apis/{kind.group}/v1beta1/namespaces/{self.namespace}/{kind.plural}"
         return self.client.create(path, body)
+
+    def create_bootstrap(self, name: str, token: str, *, owner: JsonMap) -> None:
+        """Create the KubeadmConfig and the Secret with the bootstrap data."""
+        discovery: JsonMap = {"discovery": {"bootstrapToken": {"token": token}}} if token else {}
+        config = self.create(_CONFIG, name, {"joinConfiguration": discovery}, owner=owner)
+        _set_status(self.client, config, _CONFIG.plural, {"dataSecretName": f"{name}-bootstrap", "ready": True})
+        data = {"value": b"#cloud-config\n", "format": b"cloud-config"}
+        self.create_secret(f"{name}-bootstrap", data, owner=owner)
 
     def create_secret(self, name: str, data: Mapping[str, bytes], *, owner: JsonMap) -> JsonMap:
         secret = _secret(name, _SECRET_TYPE, data)
@@ -217,47 +205,25 @@ def _cluster_status(contract: Contract) -> JsonMap:
     return {"phase": "Provisioned", "initialization": initialization}
 
 
-def _machine_status(
-    contract: Contract, addresses: Sequence[tuple[str, str]], node: JsonMap | None, *, ready: bool
-) -> JsonMap:
-    condition: JsonMap = {
-        "type": "BootstrapReady" if contract == "v1beta1" else "BootstrapConfigReady",
-        "status": "True" if ready else "False",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-        **({} if contract == "v1beta1" else {"reason": "Ready" if ready else "NotReady", "message": ""}),
-    }
+def _machine_status(addresses: Sequence[tuple[str, str]], node: JsonMap | None) -> JsonMap:
+    condition: JsonMap = {"type": "BootstrapReady", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     reported: list[JsonValue] = [{"type": kind, "address": address} for kind, address in addresses]
-    done: JsonMap = (
-        {"bootstrapReady": ready, "infrastructureReady": True}
-        if contract == "v1beta1"
-        else {"initialization": {"bootstrapDataSecretCreated": ready, "infrastructureProvisioned": True}}
-    )
     return {
         "phase": "Provisioned",
         "addresses": reported,
         "conditions": [condition],
-        **done,
+        "bootstrapReady": True,
+        "infrastructureReady": True,
         **({"nodeRef": node} if node else {}),
     }
 
 
-def _kubeadm_config(token: str) -> JsonMap:
-    return (
-        {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
-        if token
-        else {"joinConfiguration": {}}
-    )
+def _bootstrap(name: str) -> JsonMap:
+    return {"configRef": _reference(BOOTSTRAP_GROUP, "KubeadmConfig", name), "dataSecretName": f"{name}-bootstrap"}
 
 
-def _config_status(contract: Contract, secret: str) -> JsonMap:
-    done: JsonMap = {"ready": True} if contract == "v1beta1" else {"initialization": {"dataSecretCreated": True}}
-    return {"dataSecretName": secret, **done}
-
-
-def _reference(contract: Contract, group: str, kind: str, name: str) -> JsonMap:
-    if contract == "v1beta1":
-        return {"apiVersion": f"{group}/{contract}", "kind": kind, "name": name}
-    return {"apiGroup": group, "kind": kind, "name": name}
+def _reference(group: str, kind: str, name: str) -> JsonMap:
+    return {"apiVersion": f"{group}/v1beta1", "kind": kind, "name": name}
 
 
 def _owner(value: JsonMap) -> JsonMap:
