@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from nodeattest_controller.controllers.csr.machine_checks import one_machine, one_provider_id, own_provider_id
 from nodeattest_controller.model.attestation import new_attestation
-from nodeattest_controller.model.infrastructure_kinds import KINDS, InfrastructureKind, parse_expression
+from nodeattest_controller.model.infrastructure_kinds import KINDS, HostReference, InfrastructureKind, parse_expression
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.policy import Policy, TokenBinding
+from nodeattest_controller.model.policy import InfrastructurePolicy, Policy, TokenBinding
 from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
     Infrastructure,
@@ -23,6 +23,7 @@ from nodeattest_controller.model.resolver import (
     host_names,
     platform_endorsement_keys,
 )
+from nodeattest_controller.verification.controller_facts import read_infrastructure
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
@@ -292,3 +293,46 @@ def test_a_host_object_names_its_infrastructure_machine_in_full(kind: str) -> No
     assert reference.is_mutual({"infra": METAL3, "host": host})
     for other_host in (*spoilt(host), {}):
         assert not reference.is_mutual({"infra": METAL3, "host": other_host})
+
+
+# Which host object counts for a Machine: in its namespace, or in one that the policy names
+
+TINKERBELL: JsonObject = {
+    "metadata": {"name": "tm-0", "namespace": "fleet", "owners": ["m-0"]},
+    "spec": {"hardwareName": "hw-0"},
+    "status": {"targetNamespace": "tinkerbell"},
+}
+HARDWARE: JsonObject = {
+    "metadata": {
+        "name": "hw-0",
+        "namespace": "tinkerbell",
+        "labels": {f"{OWNER}Namespace": "fleet", f"{OWNER}Name": "tm-0"},
+    }
+}
+
+
+class Objects:
+    """Both objects, wherever they are asked for."""
+
+    async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
+        del namespace
+        return TINKERBELL if reference.kind == "TinkerbellMachine" else HARDWARE
+
+    async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
+        raise NotImplementedError
+
+    async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("namespaces", [frozenset[str](), frozenset({"tinkerbell"})])
+async def test_a_host_object_elsewhere_counts_only_where_the_policy_says_so(namespaces: frozenset[str]) -> None:
+    machine = make_member(uid="m-0", namespace="fleet", infra=ContractReference(GROUP, "TinkerbellMachine", "tm-0"))
+    policy = InfrastructurePolicy(host_objects=frozenset({"Hardware"}), host_namespaces=namespaces)
+    if not namespaces:
+        with pytest.raises(Unavailable, match="hostNamespaces"):
+            await read_infrastructure(machine, policy, Objects())
+        return
+    found = await read_infrastructure(machine, policy, Objects())
+    assert found is not None
+    assert found.host_counts
