@@ -147,9 +147,10 @@ def test_every_pod_keeps_to_the_restricted_profile(built: dict[str, list[JsonObj
         assert enforced.items() <= mapping(namespace, "metadata", "labels").items()
     client, seen = server.client(), 0
     client.create("/api/v1/namespaces", {"metadata": {"name": "restricted", "labels": {**enforced}}})
+    client.create("/api/v1/namespaces/restricted/serviceaccounts", {"metadata": {"name": "default"}})
     for name, pod in pods(built):
         seen += 1
-        body = {"metadata": {"name": "pod"}, "spec": {**pod, "serviceAccountName": ""}}
+        body = {"metadata": {"name": "pod"}, "spec": {**pod, "serviceAccountName": "", "priorityClassName": ""}}
         client.create("/api/v1/namespaces/restricted/pods", cast("JsonMap", body), dryRun="All")
         for container in items(pod, "containers"):
             assert flag(container, "securityContext", "readOnlyRootFilesystem"), name
