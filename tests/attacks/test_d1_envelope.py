@@ -1,4 +1,4 @@
-"""D1 and D2: bytes that two readers of an envelope or a request could take for different ones, or that cost too much."""
+"""D1 and D2: bytes that two readers of an envelope or request could take for different ones, or that cost too much."""
 
 from __future__ import annotations
 
