@@ -160,8 +160,8 @@ async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes 
 async def serve_issuer(**flags: Any) -> None:  # noqa: ANN401 - click passes what the options' types make
     """Serve OpenID configurations and key sets of service accounts' issuers.
 
-    The documents come from a folder, which is read for each request. Every client gets them: they are public, and an
-    issuer's tokens can be verified by them without asking its API server. Any other file is not served.
+    The documents come from a folder; a change counts at the next request. Every client gets them: they are public, and
+    an issuer's tokens can be verified by them without asking its API server. Any other file is not served.
     """
     settings = ServeSettings(
         address=flags["bind_address"],

@@ -21,24 +21,14 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from prometheus_client import Counter
 
-from nodeattest_identity.issuer.documents import (
-    CONFIGURATION_PATH,
-    CONFIGURATION_TYPE,
-    JWKS_TYPE,
-    MAX_AGE,
-    DocumentError,
-    UrlError,
-    configuration_url,
-    issuer_url,
-    parse_configuration,
-)
+from nodeattest_identity.issuer import documents as docs
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.publish.store import DirectoryStore, PublishError
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
 from nodeattest_serving.program import HealthServer, Listener, ProgramMetrics, run_server
-from nodeattest_serving.tls import ServingCertificate
+from nodeattest_serving.tls import ServingCertificate, Stamp, stamp
 
 _MAX_AGE: Final = 7 * 24 * 3600
 _METHODS: Final = ("GET", "HEAD")
@@ -64,13 +54,13 @@ class ServeSettings:
     key: Path | None = None
     """Both, or plain HTTP on a loopback address."""
     health: BindAddress | None = None
-    max_age: int = MAX_AGE
+    max_age: int = docs.MAX_AGE
     """Seconds that caches may hold a document: a new key must be published so long before it signs."""
 
     def __post_init__(self) -> None:
         try:
-            issuer_url(self.issuer_base)
-        except UrlError as error:
+            docs.issuer_url(self.issuer_base)
+        except docs.UrlError as error:
             raise SettingsError(f"--issuer-base: {error}") from None
         if (self.certificate is None) != (self.key is None):
             raise SettingsError("expected --tls-cert-file and --tls-private-key-file together, got one of them")
@@ -105,8 +95,8 @@ class DocumentFolder:
         if settings.certificate is not None:
             self._headers["Strict-Transport-Security"] = "max-age=31536000"
         self._lines = RateLimiter(burst=20, per_second=0.1, clock=clock)
-        self._valid: dict[str, str | None] = {}
-        """Version of each file that passed validation."""
+        self._valid: dict[str, tuple[Stamp | None, bytes]] = {}
+        """Each file that passed validation, as of a time."""
 
     def unready_reason(self) -> str | None:
         return None if self._directory.is_dir() else f"--dir: expected a folder, got none at {self._directory}"
@@ -120,33 +110,37 @@ class DocumentFolder:
         root = urlsplit(self._base).path + "/"
         path = request.raw_path.partition("?")[0].removesuffix("/")
         name = path.removeprefix(root)
-        is_configuration = f"/{name}".endswith(CONFIGURATION_PATH)
-        plain = f"/{name}".removesuffix(CONFIGURATION_PATH).split("/")[1:]
+        is_configuration = f"/{name}".endswith(docs.CONFIGURATION_PATH)
+        plain = f"/{name}".removesuffix(docs.CONFIGURATION_PATH).split("/")[1:]
         if not path.startswith(root) or not name or not all(map(_SEGMENT.fullmatch, plain)):
             return refusal(HTTPStatus.NOT_FOUND)
         try:
-            # 2
-            stored = await self._store.read(name)
-            if stored is None:
-                return refusal(HTTPStatus.NOT_FOUND)
-            # 3
-            if self._valid.get(name) != stored.e_tag:
+            now, known = stamp(self._directory / name), self._valid.get(name)
+            if known is None or now is None or known[0] != now:
+                # 2
+                self._valid.pop(name, None)
+                stored = await self._store.read(name)
+                if stored is None:
+                    return refusal(HTTPStatus.NOT_FOUND)
+                # 3
                 self._validate(name, stored.body, is_configuration=is_configuration)
-                self._valid[name] = stored.e_tag
-        except (PublishError, DocumentError, KeysError) as error:
+                self._valid[name] = now, stored.body
+        except (PublishError, docs.DocumentError, KeysError) as error:
             if self._lines.take(""):
                 log.warning("not serving a file: %s: %s", name, error)
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
-        kind = CONFIGURATION_TYPE if is_configuration else JWKS_TYPE
-        return document_reply(request, stored.body, {"Content-Type": kind, **self._headers})
+        kind = docs.CONFIGURATION_TYPE if is_configuration else docs.JWKS_TYPE
+        return document_reply(request, self._valid[name][1], {"Content-Type": kind, **self._headers})
 
     def _validate(self, name: str, body: bytes, *, is_configuration: bool) -> None:
         if not is_configuration:
             read_jwks(body)
             return
-        url = configuration_url(parse_configuration(body).issuer)
+        url = docs.configuration_url(docs.parse_configuration(body).issuer)
         if url != f"{self._base}/{name}":
-            raise DocumentError(f"expected the configuration of the issuer at {self._base}/{name}, got that at {url}")
+            raise docs.DocumentError(
+                f"expected the configuration of the issuer at {self._base}/{name}, got that at {url}"
+            )
 
 
 def document_reply(request: web.BaseRequest, body: bytes, headers: Mapping[str, str]) -> Reply:

@@ -1,7 +1,4 @@
-"""Servers of issuers' documents on loopback HTTPS that answer what they are told to, and remember what was asked.
-
-One is an issuer, a cluster's API server, or the public side of a folder.
-"""
+"""Servers of issuers' documents on loopback HTTPS: an issuer, an API server, or the public side of a folder."""
 
 from __future__ import annotations
 
@@ -51,8 +48,6 @@ class IssuerServer:
     answers: dict[str, Reply] = field(default_factory=dict[str, Reply])
     root: Path | None = None
     """Folder of further answers, below ``/c1``."""
-    max_age: int = 3600
-    """Of these."""
     spoil: Callable[[str, Reply], Reply] = lambda _path, reply: reply
     """Changes what is answered to a path."""
     asked: list[str] = field(default_factory=list[str])
@@ -67,22 +62,18 @@ class IssuerServer:
         """Of the API server that this is."""
         return kubeconfig(f"https://127.0.0.1:{self.port}", self.ca.read_bytes())
 
-    def publish(
-        self, keys: Iterable[VerifyingKey], *, issuer: str | None = None, caching: str = "max-age=3600"
-    ) -> None:
+    def publish(self, keys: Iterable[VerifyingKey], *, issuer: str | None = None) -> None:
         """Serve the documents of these keys, as kube-apiserver would."""
-        made = documents(issuer or self.url, f"{self.url}{JWKS_PATH}", keys)
-        for path, kind, body in (
-            (CONFIGURATION_PATH, CONFIGURATION_TYPE, made.configuration),
-            (JWKS_PATH, JWKS_TYPE, made.jwks),
-        ):
-            self.answers[path] = Reply(body, headers={"Content-Type": kind, "Cache-Control": caching})
+        made, caching = documents(issuer or self.url, f"{self.url}{JWKS_PATH}", keys), {"Cache-Control": "max-age=3600"}
+        configuration = Reply(made.configuration, headers={"Content-Type": CONFIGURATION_TYPE, **caching})
+        jwks = Reply(made.jwks, headers={"Content-Type": JWKS_TYPE, **caching})
+        self.answers |= {CONFIGURATION_PATH: configuration, JWKS_PATH: jwks}
 
     def reply(self, path: str) -> Reply:
         file = None if self.root is None else self.root / path.removeprefix("/c1/")
         found = self.answers.get(path, Reply(b"nothing here", 404))
         if file is not None and file.is_file():
-            headers = {"Content-Type": _TYPES[file.name], "Cache-Control": f"public, max-age={self.max_age}"}
+            headers = {"Content-Type": _TYPES[file.name], "Cache-Control": "public, max-age=3600"}
             found = Reply(file.read_bytes(), headers=headers)
         return self.spoil(path, found)
 
@@ -109,14 +100,6 @@ def issuer_server(directory: Path, *, root: Path | None = None) -> Generator[Iss
         server.server_close()
 
 
-@contextmanager
-def api_server(directory: Path, issuer: str, keys: Iterable[VerifyingKey]) -> Generator[IssuerServer]:
-    """Run a cluster's API server of this issuer."""
-    with issuer_server(directory) as server:
-        server.publish(keys, issuer=issuer)
-        yield server
-
-
 def jwks_of(issuer: str, keys: Iterable[VerifyingKey]) -> bytes:
     """Return the key set that is served or published for an issuer."""
     return documents(issuer, default_jwks_uri(issuer), keys).jwks
@@ -140,7 +123,7 @@ class _Server(ThreadingHTTPServer):
     issuer: IssuerServer
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that go away, as one does that distrusts the certificate."""
+        """Say nothing of clients that go away."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.documents import default_jwks_uri
-from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
+from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
 from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.publish.store import DirectoryStore
 
@@ -48,3 +48,13 @@ def directory(path: Path) -> DirectoryStore:
 
 def kids(*names: str) -> list[str]:
     return [key(name).kid for name in names]
+
+
+def stood(root: Path) -> list[str]:
+    """The names of the keys that are published."""
+    return [each.kid for each in read_jwks((root / "openid/v1/jwks").read_bytes())]
+
+
+def files(root: Path) -> dict[Path, bytes]:
+    """Everything that stands there."""
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -56,7 +56,7 @@ _RIGHTS: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Chain:
     """A cluster with a gateway; its add-ons are in the namespace ``apps``."""
 
@@ -71,9 +71,8 @@ class Chain:
     port: int
     """The gateway's."""
 
-    @property
-    def issuer(self) -> str:
-        return f"https://{LOOPBACK}:{self.port}"
+    def __post_init__(self) -> None:
+        self.issuer = f"https://{LOOPBACK}:{self.port}"
 
     def apply(self, kind: str, document: JsonMap) -> None:
         path = _RIGHTS[kind].format(namespace=text_at(document, "metadata", "namespace"))
@@ -95,8 +94,7 @@ class Chain:
             *(f"--issuer={self.issuer}", f"--bind-address={LOOPBACK}:{self.port}", f"--tls-cert-file={certificate}"),
             *(f"--tls-private-key-file={key}", *container(NAME)[0], "--log-level=warning"),
         ]
-        process = started(self.stack, "gateway", command, self.directory)
-        wait(process, lambda: _listens(LOOPBACK, self.port))
+        self.run("gateway", command, self.port)
         # An ExternalName is the only service that leads to loopback.
         spec: JsonMap = {"type": "ExternalName", "externalName": "localhost"}
         admin.create(f"/api/v1/namespaces/{NAMESPACE}/services", {"metadata": {"name": NAME}, "spec": spec})
@@ -107,11 +105,18 @@ class Chain:
             "service": {"name": NAME, "namespace": NAMESPACE, "port": self.port},
         }
         admin.create("/apis/apiregistration.k8s.io/v1/apiservices", {**service, "spec": wanted})
-        eventually(lambda: process.has_ended() or _is_available(admin), "kube-apiserver finds the gateway available")
+        eventually(lambda: _is_available(admin), "kube-apiserver finds the gateway available")
 
     def run(self, name: str, command: list[str], port: int, host: str = LOOPBACK) -> None:
         """Run a program until the chain ends."""
-        wait(started(self.stack, name, command, self.directory), lambda: _listens(host, port))
+
+        def listens() -> bool:
+            with suppress(OSError):
+                socket.create_connection((host, port), timeout=1).close()
+                return True
+            return False
+
+        wait(started(self.stack, name, command, self.directory), listens)
 
     def serve(self, name: str, port: int) -> None:
         """Make the Service of an add-on that listens on a port of ``address``."""
@@ -160,13 +165,6 @@ class Chain:
             ready = re.compile(r"Starting to serve on [0-9.]+:([0-9]+)\n")
             wait(process, lambda: ready.search(process.log.read_text()) is not None)
             yield int(ready.findall(process.log.read_text())[0])
-
-
-def _listens(host: str, port: int) -> bool:
-    with suppress(OSError):
-        socket.create_connection((host, port), timeout=1).close()
-        return True
-    return False
 
 
 def _is_available(admin: Client) -> bool:
@@ -389,15 +387,11 @@ async def upload(one: Upload, port: int) -> bytes:
 async def write(writer: asyncio.StreamWriter, data: bytearray, head: int, cut: str) -> None:
     """Write by pieces, each a segment of its own: the loop turns, and Nagle's algorithm is off."""
     borders = {
-        "whole": [],
-        "head": [head],
-        "head - 1": [head - 1],
+        "whole": [], "head": [head], "head - 1": [head - 1], "last byte": [len(data) - 1],
         "32 KiB + 1": list(range(head, len(data), MAX_HEAD + 1))[:4],
         "bytes": list(range(head, min(head + 20, len(data)))),
-        "last byte": [len(data) - 1],
-    }[cut]
-    marks = sorted({0, len(data), *(each for each in borders if 0 < each < len(data))})
-    for start, end in itertools.pairwise(marks):
+    }[cut]  # fmt: skip
+    for start, end in itertools.pairwise(sorted({0, len(data), *(each for each in borders if 0 < each < len(data))})):
         writer.write(bytes(data[start:end]))
         await writer.drain()
         await asyncio.sleep(0)

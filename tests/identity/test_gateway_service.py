@@ -11,24 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, cast
 
+import proxy_kit
 import pytest
 from front_kit import Authority
 from polling import succeeds
-from proxy_kit import (
-    ANY_PORT,
-    LOOPBACK,
-    STREAM,
-    Answer,
-    Connection,
-    Seen,
-    connected,
-    exchange,
-    fixed,
-    read_answer,
-    request,
-    running,
-    upstream,
-)
+from proxy_kit import Seen, connected, exchange, fixed, read_answer, request, running, upstream
 
 from nodeattest_identity.addon.gateway.backends import EndpointResolver, SubjectAccessAuthorizer
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
@@ -66,7 +53,7 @@ class Site:
         self.client = self.of(self.front)
         given = {"issuer": "https://gateway.example/addons", "namespace": "any", "backend_ca": ca_file} | settings
         self.gateway = Gateway(
-            GatewaySettings(address=ANY_PORT, certificate=files[0], key=files[1], **given),  # type: ignore[arg-type]
+            GatewaySettings(address=proxy_kit.ANY_PORT, certificate=files[0], key=files[1], **given),  # type: ignore[arg-type]
             tls=self.tls,
             authorizer=cast("SubjectAccessAuthorizer", self),
             resolver=cast("EndpointResolver", self),
@@ -94,7 +81,7 @@ class Site:
 
     async def resolve(self, _target: ServiceTarget) -> BindAddress:
         """Lead to the add-on."""
-        return BindAddress(LOOPBACK, self.add_on.port)
+        return BindAddress(proxy_kit.LOOPBACK, self.add_on.port)
 
     def of(self, authority: Authority | None) -> ssl.SSLContext:
         """Make the TLS of a front proxy; None: of a client without a certificate."""
@@ -106,7 +93,7 @@ class Site:
 
     async def get(
         self, path: str = f"{DASHBOARD}/", user: str = "jane", tls: ssl.SSLContext | None = None, method: str = "GET"
-    ) -> Answer:
+    ) -> proxy_kit.Answer:
         """Ask as the front proxy says that this user does."""
         return await exchange(self.gateway.port, of_user(path, user, method), tls or self.client)
 
@@ -115,7 +102,7 @@ def of_user(path: str = f"{DASHBOARD}/", user: str = "jane", method: str = "GET"
     return request(path, f"X-Remote-User: {user}", "X-Remote-Group: devs", method=method)
 
 
-def reason(answer: Answer) -> object:
+def reason(answer: proxy_kit.Answer) -> object:
     return json.loads(answer.body)["reason"]
 
 
@@ -150,7 +137,7 @@ async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_n
 async def test_a_user_has_so_many_requests_at_once_and_each_ends_at_the_longest_duration(tmp_path: Path) -> None:
     limits = ProxyLimits(request_seconds=3)
     async with (
-        upstream(fixed(STREAM)) as seen,
+        upstream(fixed(proxy_kit.STREAM)) as seen,
         gateway(tmp_path, seen, user_requests=1, proxy=limits) as site,
         connected(site.gateway.port, of_user(), site.client) as (reader, _),
     ):
@@ -185,6 +172,9 @@ async def test_no_redirect_of_an_add_on_leaves_the_gateway(tmp_path: Path, locat
             assert (f"..{DASHBOARD}/login?x=1".encode() in answer.body) is (status == 406)
             assert b"other.example" not in answer.body
             writer.write(of_user())
+        assert f"..{DASHBOARD}/, relative".encode() in (await site.get(DASHBOARD)).body, (
+            "the slash leads into the add-on"
+        )
 
 
 async def test_discovery_is_for_the_front_proxy(tmp_path: Path) -> None:
@@ -230,7 +220,7 @@ async def test_an_https_service_must_show_a_certificate_for_its_name(tmp_path: P
 async def test_a_front_proxy_s_ca_that_went_lets_nobody_in_any_more_not_even_on_old_connections(tmp_path: Path) -> None:
     second = Authority("next-front-proxy-ca")
 
-    async def ask(connection: Connection) -> int:
+    async def ask(connection: proxy_kit.Connection) -> int:
         connection[1].write(of_user())
         return (await read_answer(connection[0])).status
 
@@ -251,9 +241,9 @@ async def test_a_front_proxy_s_ca_that_went_lets_nobody_in_any_more_not_even_on_
 
 async def test_a_client_who_is_not_the_front_proxy_has_few_connections_for_a_short_time(tmp_path: Path) -> None:
     limits = ProxyLimits(unauthenticated_connections=4, unauthenticated_seconds=2)
-    strangers: list[Connection] = []
+    strangers: list[proxy_kit.Connection] = []
 
-    async def is_served(stranger: Connection) -> bool:
+    async def is_served(stranger: proxy_kit.Connection) -> bool:
         try:
             stranger[1].write(request("/addons/openid/v1/jwks"))
             return (await read_answer(stranger[0])).status == 200
@@ -265,7 +255,9 @@ async def test_a_client_who_is_not_the_front_proxy_has_few_connections_for_a_sho
             assert (await read_answer(reader)).status == 200
             for _ in range(20):
                 with suppress(OSError):
-                    strangers.append(await asyncio.open_connection(LOOPBACK, site.gateway.port, ssl=site.of(None)))
+                    strangers.append(
+                        await asyncio.open_connection(proxy_kit.LOOPBACK, site.gateway.port, ssl=site.of(None))
+                    )
             assert (await site.get()).status == 200
             assert sum([await is_served(each) for each in strangers]) <= 4
             while any([await is_served(each) for each in strangers]):  # however busy

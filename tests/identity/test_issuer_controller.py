@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from issuer_server import IssuerServer, Reply, api_server, issuer_server, jwks_of
+from issuer_server import IssuerServer, Reply, issuer_server, jwks_of
 from polling import until
 from token_kit import new_key
 
@@ -93,7 +93,8 @@ class Bench:
             now=lambda: datetime.now(UTC),
             clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
         )
-        with api_server(self.directory / "api", issuer or self.issuer, [new_key()]) as there:
+        with issuer_server(self.directory / "api") as there:
+            there.publish([new_key()], issuer=issuer or self.issuer)
             async with ApiClient.from_kubeconfig(there.kubeconfig) as client:
                 task = asyncio.create_task(IssuerReconciler(deps, publishing, KEY, client, QUICK).run())
                 try:
@@ -187,7 +188,8 @@ SPOILT: dict[str, tuple[str, Reply, str, str]] = {  # more of documents is in te
 @pytest.mark.parametrize("name", SPOILT)
 async def test_what_else_an_api_server_may_answer_is_an_error_that_says_what_helps(name: str, tmp_path: Path) -> None:
     path, reply, outcome, said = SPOILT[name]
-    with api_server(tmp_path, ISSUER, [ONE]) as there:
+    with issuer_server(tmp_path) as there:
+        there.publish([ONE], issuer=ISSUER)
         async with ApiClient.from_kubeconfig(there.kubeconfig) as client:
             assert await read_api_server(client, ISSUER) == (ONE,)
             assert there.accepted == {CONFIGURATION_PATH: "application/json", JWKS_PATH: JWKS_TYPE}

@@ -12,26 +12,11 @@ import json
 from dataclasses import replace
 from typing import Final, cast
 
+import proxy_kit
 import pytest
 from aiohttp import web
 from polling import until
-from proxy_kit import (
-    ANY_PORT,
-    SIDECAR,
-    STREAM,
-    after,
-    asked_by,
-    connected,
-    exchange,
-    fixed,
-    proxy,
-    read_answer,
-    request,
-    running,
-    sidecar,
-    silent,
-    upstream,
-)
+from proxy_kit import SIDECAR, asked_by, connected, exchange, fixed, proxy, read_answer, request, sidecar, upstream
 
 from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
@@ -58,7 +43,9 @@ async def test_a_connection_error_that_is_not_the_clients_is_answered_and_logged
         async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
             raise ConnectionResetError
 
-    async with running(Broken(ANY_PORT, None, ProxyLimits(), user_requests=1, clock=lambda: 0.0)) as server:
+    async with proxy_kit.running(
+        Broken(proxy_kit.ANY_PORT, None, ProxyLimits(), user_requests=1, clock=lambda: 0.0)
+    ) as server:
         answer = await exchange(server.port, request())
     assert (answer.status, json.loads(answer.body)["reason"]) == (500, "InternalError")
     assert "internal error while answering a request" in caplog.text
@@ -69,7 +56,7 @@ async def test_a_connection_error_that_is_not_the_clients_is_answered_and_logged
     [("Content-Length: 11", b"hello world"), ("Transfer-Encoding: chunked", b"b\r\nhello world\r\n0\r\n\r\n")],
 )
 async def test_a_body_passes_in_its_own_framing(framing: str, body: bytes) -> None:
-    async with upstream(after(body[-5:])) as seen, proxy(seen) as port:
+    async with upstream(proxy_kit.after(body[-5:])) as seen, proxy(seen) as port:
         assert (await exchange(port, request("/", framing, method="POST") + body)).status == 200
         assert framing.encode() in seen.bytes
         assert b"hello world" in seen.bytes
@@ -80,7 +67,7 @@ async def test_an_answer_that_begins_before_the_bodys_end_is_streamed_and_not_du
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST"):
-            writer.write(STREAM)
+            writer.write(proxy_kit.STREAM)
             await reader.readuntil(b"end")
             await more.wait()
             writer.write(b"1\r\nb\r\n0\r\n\r\n")
@@ -103,7 +90,7 @@ async def test_an_answer_that_begins_before_the_bodys_end_is_streamed_and_not_du
 async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is_cut_off_by_a_reset() -> None:
     asked = request().replace(b"HTTP/1.1", b"HTTP/1.0", 1)
     async with (
-        upstream(fixed(STREAM)) as seen,
+        upstream(fixed(proxy_kit.STREAM)) as seen,
         proxy(seen, ProxyLimits(request_seconds=3)) as port,
         connected(port, asked) as (reader, _),
     ):
@@ -115,7 +102,7 @@ async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is
 async def test_what_is_compressed_is_never_unpacked() -> None:
     """CVE-2026-69243, CVE-2026-69244 and CVE-2026-59881 of aiohttp; neither of these bodies can be unpacked."""
     packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nbomb"
-    async with upstream(after(b"no-gzip", packed)) as seen, proxy(seen) as port:
+    async with upstream(proxy_kit.after(b"no-gzip", packed)) as seen, proxy(seen) as port:
         lines = ("Content-Encoding: gzip", "Content-Length: 7")
         got = await exchange(port, request("/", *lines, method="PUT") + b"no-gzip")
         assert (got.body, got.all("Content-Encoding")) == (b"bomb", ["br"])
@@ -173,7 +160,7 @@ SMUGGLED: Final = {  # beside D10-40 to D10-51 of the attack catalogue
 @pytest.mark.parametrize("what", SMUGGLED)
 async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
     data = asked_by(method="POST").removesuffix(b"\r\n") + SMUGGLED[what]
-    async with upstream(silent) as seen, sidecar(seen) as server:
+    async with upstream(proxy_kit.silent) as seen, sidecar(seen) as server:
         async with connected(server.port, data) as (reader, _):
             assert (await read_answer(reader)).status == 400
             assert b" 200 " not in await reader.read()
@@ -222,7 +209,7 @@ async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
 
 async def test_expect_100_continue_is_answered_once_the_token_holds_and_others_are_417() -> None:
     lines = ("Expect: 100-continue", "Content-Length: 5")
-    async with upstream(after(b"hello")) as seen, sidecar(seen) as server:
+    async with upstream(proxy_kit.after(b"hello")) as seen, sidecar(seen) as server:
         async with connected(server.port, asked_by("alice", *lines, method="POST")) as (reader, writer):
             assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
             writer.write(b"hello")

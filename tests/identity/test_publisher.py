@@ -14,10 +14,9 @@ from threading import Event
 
 import pytest
 from issuer_server import IssuerServer, Reply, issuer_server
-from publish_kit import HOUR, START, Clock, directory, key, kids, wanted
+from publish_kit import HOUR, START, Clock, directory, key, kids, stood, wanted
 
 from nodeattest_identity.issuer.documents import default_jwks_uri, documents
-from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish.plan import Plan
 from nodeattest_identity.publish.publisher import PublicCheck, check_public, publish
 from nodeattest_identity.publish.store import (
@@ -30,11 +29,6 @@ from nodeattest_identity.publish.store import (
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
-
-
-def stood(root: Path) -> list[str]:
-    """The names of the keys that are published."""
-    return [each.kid for each in read_jwks((root / "openid/v1/jwks").read_bytes())]
 
 
 @pytest.mark.parametrize("raced", sorted(_OBJECTS))

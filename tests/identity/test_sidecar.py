@@ -10,24 +10,10 @@ from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
+import proxy_kit
 import pytest
 from polling import until
-from proxy_kit import (
-    AUDIENCE,
-    LOOPBACK,
-    SIDECAR,
-    STREAM,
-    asked_by,
-    connected,
-    exchange,
-    fixed,
-    read_answer,
-    request,
-    sidecar,
-    silent,
-    upstream,
-    users_token,
-)
+from proxy_kit import SIDECAR, asked_by, connected, exchange, fixed, read_answer, request, sidecar, upstream
 from token_kit import NOW, elliptic
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
@@ -92,9 +78,9 @@ async def test_the_log_names_user_audience_key_and_decision_and_no_token_nor_que
         await exchange(server.port, asked_by(target="/?access_token=hunter2"))
     text = "\n".join(record.getMessage() for record in caplog.records)
     kid = elliptic().verifying.kid
-    assert f": forwarded, 200; user 'alice', aud {AUDIENCE}, kid '{kid}'" in text
+    assert f": forwarded, 200; user 'alice', aud {proxy_kit.AUDIENCE}, kid '{kid}'" in text
     assert "refused, CredentialsRefused: JWTExpired" in text
-    for secret in ("hunter2", "c00kie", "eyJ", users_token().decode().split(".")[1]):
+    for secret in ("hunter2", "c00kie", "eyJ", proxy_kit.users_token().decode().split(".")[1]):
         assert secret not in text
 
 
@@ -113,7 +99,10 @@ async def test_unauthenticated_clients_do_not_fill_the_log(caplog: pytest.LogCap
 
 
 async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:
-    async with upstream(silent) as seen, sidecar(seen, replace(SIDECAR, limits=ProxyLimits(max_body=10))) as server:
+    async with (
+        upstream(proxy_kit.silent) as seen,
+        sidecar(seen, replace(SIDECAR, limits=ProxyLimits(max_body=10))) as server,
+    ):
         told = asked_by("alice", "Content-Length: 11", method="POST")
         assert (await exchange(server.port, told)).status == 413
         assert seen.connections == []
@@ -123,9 +112,15 @@ async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:
 
 
 async def test_a_token_counts_while_its_audience_is_ours_and_until_exp_whatever_the_leeway() -> None:
-    ours, now = {AUDIENCE}, [NOW]
+    known = proxy_kit.AUDIENCE
+    ours, now = {known}, [NOW]
     async with upstream() as seen, sidecar(seen, audiences=lambda: frozenset(ours), now=lambda: now[0]) as server:
-        for audience, later, status in ((AUDIENCE, 0, 200), ("", 0, 503), ("a/b", 0, 401), (AUDIENCE, 60, 401)):
+        for audience, later, status in (
+            (proxy_kit.AUDIENCE, 0, 200),
+            ("", 0, 503),
+            ("a/b", 0, 401),
+            (proxy_kit.AUDIENCE, 60, 401),
+        ):
             ours.clear()
             ours.update({audience} - {""})
             now[0] = NOW + later
@@ -142,11 +137,11 @@ async def test_an_upstream_connection_with_a_broken_body_is_used_for_no_other_re
         assert len(seen.connections) == 2
 
 
-@pytest.mark.parametrize("address", [LOOPBACK, "127.0.0.2"], ids=["the same client", "another client"])
+@pytest.mark.parametrize("address", [proxy_kit.LOOPBACK, "127.0.0.2"], ids=["the same client", "another client"])
 async def test_unauthenticated_connections_end_no_authenticated_one_and_are_counted(address: str) -> None:
     metrics = Metrics()
     async with (
-        upstream(fixed(STREAM)) as seen,
+        upstream(fixed(proxy_kit.STREAM)) as seen,
         sidecar(seen, FEW, metrics=metrics) as server,
         AsyncExitStack() as stack,
     ):
@@ -156,12 +151,12 @@ async def test_unauthenticated_connections_end_no_authenticated_one_and_are_coun
             await reader.readuntil(b"2\r\nhi\r\n")
             live.append(reader)
         for _ in range(40):
-            _, writer = await asyncio.open_connection(LOOPBACK, server.port, local_addr=(address, 0))
+            _, writer = await asyncio.open_connection(proxy_kit.LOOPBACK, server.port, local_addr=(address, 0))
             stack.callback(writer.close)
             with suppress(ConnectionError):
                 writer.write(b"GET / HT")
                 await writer.drain()
-        if address != LOOPBACK:
+        if address != proxy_kit.LOOPBACK:
             assert (await exchange(server.port, request())).status == 401
         assert [reader.at_eof() for reader in live] == [False] * 4
         assert server.in_flight == 4
@@ -170,7 +165,7 @@ async def test_unauthenticated_connections_end_no_authenticated_one_and_are_coun
 
 
 async def test_one_user_has_a_share_of_the_connections_whatever_he_may_have_at_once() -> None:
-    async with upstream(silent) as seen, sidecar(seen, FEW) as server, AsyncExitStack() as stack:
+    async with upstream(proxy_kit.silent) as seen, sidecar(seen, FEW) as server, AsyncExitStack() as stack:
         for number in range(share_of_owner(FEW.limits.connections)):
             await stack.enter_async_context(connected(server.port, asked_by()))
             await until(lambda number=number: server.in_flight == number + 1)

@@ -16,19 +16,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
-from aiohttp import (
-    AddrInfoType,
-    ClientConnectorError,
-    ClientError,
-    ClientResponse,
-    ClientSession,
-    ClientTimeout,
-    DummyCookieJar,
-    HttpVersion11,
-    TCPConnector,
-    hdrs,
-    web,
-)
+import aiohttp
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
@@ -139,9 +128,9 @@ class Forwarder:
         await self._session.close()
         await self._upgrades.close()
 
-    def _open(self, *, kept: bool) -> ClientSession:
-        return ClientSession(
-            connector=TCPConnector(
+    def _open(self, *, kept: bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
                 limit=self._limits.upstream_connections,
                 force_close=not kept,
                 keepalive_timeout=_IDLE_UPSTREAM if kept else None,
@@ -150,10 +139,10 @@ class Forwarder:
             read_bufsize=READ_AHEAD,
             auto_decompress=False,
             response_class=AskedResponse,
-            cookie_jar=DummyCookieJar(),
+            cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_SKIPPED_HEADERS,
             trust_env=False,
-            timeout=ClientTimeout(total=None, sock_connect=self._limits.connect_seconds),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds),
             max_line_size=MAX_LINE,
             max_field_size=MAX_FIELD,
             max_headers=MAX_FIELDS,
@@ -194,7 +183,7 @@ class Forwarder:
             over = asyncio.get_running_loop().time() >= options.deadline
             refusal = Refusal.TIME_OVER if over else Refusal.UPSTREAM_TOO_SLOW
             refused = RefusalError(refusal, "expected an answer in time, got none")
-        except ClientError:
+        except aiohttp.ClientError:
             refused = RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a whole answer, got a part")
         if sent is None or not sent.prepared:
             raise refused
@@ -203,7 +192,7 @@ class Forwarder:
 
     async def _send(
         self, request: web.BaseRequest, options: ForwardOptions, headers: CIMultiDict[str], timer: asyncio.Timeout
-    ) -> ClientResponse:
+    ) -> aiohttp.ClientResponse:
         body = _RequestBody(request, self._limits, timer) if request.can_read_body else None
         if body is None:
             _end_within(timer, self._limits.answer_seconds)
@@ -220,10 +209,10 @@ class Forwarder:
                 ssl=options.tls or True,
                 server_hostname=options.server_name,
             )
-        except ClientConnectorError as error:
+        except aiohttp.ClientConnectorError as error:
             got = error.os_error.strerror
             raise RefusalError(Refusal.UPSTREAM_UNREACHABLE, f"expected to reach the upstream, got {got}") from None
-        except ClientError as error:
+        except aiohttp.ClientError as error:
             if body is not None and body.refused is not None:
                 raise body.refused from None
             raise RefusalError(Refusal.UPSTREAM_MALFORMED, f"expected an answer, got {type(error).__name__}") from None
@@ -231,7 +220,9 @@ class Forwarder:
             if body is not None:
                 body.timer = None
 
-    async def _relay(self, request: web.BaseRequest, response: ClientResponse, sent: web.StreamResponse) -> None:
+    async def _relay(
+        self, request: web.BaseRequest, response: aiohttp.ClientResponse, sent: web.StreamResponse
+    ) -> None:
         unread = self._limits.forwarded_unread_seconds
         async with asyncio.timeout(unread):
             await sent.prepare(request)
@@ -260,14 +251,14 @@ def _end_within(timer: asyncio.Timeout, seconds: float) -> None:
     timer.reschedule(min(timer.when() or end, end))
 
 
-def _open_socket(address: AddrInfoType) -> socket.socket:  # pyright: ignore[reportUnknownParameterType] - aiohttp's
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:  # pyright: ignore[reportUnknownParameterType] - aiohttp's
     """Open a socket to an upstream that reads little ahead."""
     opened = socket.socket(*address[:3])
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
     return opened
 
 
-def _new_response(response: ClientResponse) -> web.StreamResponse:
+def _new_response(response: aiohttp.ClientResponse) -> web.StreamResponse:
     """Make the client's response from an upstream's; raises ``RefusalError``."""
     if response.status < HTTPStatus.OK:
         raise RefusalError(Refusal.UPSTREAM_MALFORMED, f"expected a final answer, got {response.status}")
@@ -283,6 +274,6 @@ def _abort(request: web.BaseRequest, sent: web.StreamResponse) -> None:
     sent.force_close()
     if request.transport is None:
         return
-    if request.version < HttpVersion11:
+    if request.version < aiohttp.HttpVersion11:
         request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     request.transport.abort()

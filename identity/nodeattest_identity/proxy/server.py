@@ -18,16 +18,9 @@ from typing import Final
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
+from nodeattest_identity.proxy import refusals
 from nodeattest_identity.proxy.forward import Forwarder
-from nodeattest_identity.proxy.refusals import (
-    MAX_FIELD,
-    MAX_FIELDS,
-    MAX_HEAD,
-    MAX_LINE,
-    ProxyLimits,
-    Refusal,
-    RefusalError,
-)
+from nodeattest_identity.proxy.refusals import ProxyLimits, Refusal, RefusalError
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits
 from nodeattest_serving.http_server import HttpLimits, HttpListener, Reply
@@ -79,10 +72,10 @@ class ProxyServer(HttpListener):
             # Who connects is a proxy, and all its users come from one address: no lower limit of one client.
             ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections),
             HttpLimits(
-                line=MAX_LINE,
-                field=MAX_FIELD,
-                fields=MAX_FIELDS,
-                head=MAX_HEAD,
+                line=refusals.MAX_LINE,
+                field=refusals.MAX_FIELD,
+                fields=refusals.MAX_FIELDS,
+                head=refusals.MAX_HEAD,
                 header_seconds=limits.header_seconds,
                 idle_seconds=limits.idle_seconds,
                 unread_seconds=limits.unread_seconds,
@@ -137,8 +130,8 @@ class ProxyServer(HttpListener):
             # aiohttp accepts other versions, and limits no more than each field
             if request.version not in _VERSIONS:
                 return self._invalid(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0").response()
-            if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEAD:
-                detail = f"expected at most {MAX_HEAD} bytes of header"
+            if sum(len(name) + len(value) for name, value in request.raw_headers) > refusals.MAX_HEAD:
+                detail = f"expected at most {refusals.MAX_HEAD} bytes of header"
                 return self._invalid(Refusal.HEADERS_TOO_LARGE, detail).response()
             return await self.handle(request)
         except RefusalError as error:

@@ -19,17 +19,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from nodeattest_identity.publish.store import (
-    MAX_OBJECT,
-    ObjectStore,
-    StoreAccess,
-    StoredObject,
-    StoreLocation,
-    StoreRefusedError,
-    StoreUnavailableError,
-    Write,
-    WriteConflictError,
-)
+from nodeattest_identity.publish import store as stores
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -74,13 +64,13 @@ _REMEDIES: Final = {
 _MISSING_ROOT: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 
 
-class CloudStore(ObjectStore):
+class CloudStore(stores.ObjectStore):
     """One prefix of one bucket or container."""
 
     def __init__(
         self,
-        location: StoreLocation,
-        access: StoreAccess,
+        location: stores.StoreLocation,
+        access: stores.StoreAccess,
         *,
         retry: RetryConfig = _RETRY,
         request_timeout: timedelta = timedelta(seconds=10),
@@ -91,7 +81,7 @@ class CloudStore(ObjectStore):
         self._request_timeout = request_timeout
         self._opened: _Store | None = None
 
-    async def read(self, path: str, /) -> StoredObject | None:
+    async def read(self, path: str, /) -> stores.StoredObject | None:
         async with self._reported(path):
             try:
                 found = await obstore.get_async(await self._store(), path)
@@ -99,13 +89,15 @@ class CloudStore(ObjectStore):
                 if _code(error) in _MISSING_ROOT:
                     raise
                 return None
-            if found.meta["size"] > MAX_OBJECT:
-                raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
+            if found.meta["size"] > stores.MAX_OBJECT:
+                raise stores.StoreRefusedError(
+                    f"{self.name}: {path}: expected at most {stores.MAX_OBJECT} bytes, got more"
+                )
             if found.meta["e_tag"] is None and found.meta["version"] is None:
-                raise StoreRefusedError(
+                raise stores.StoreRefusedError(
                     f"{self.name}: {path}: expected an ETag, got none; conditional writes need one: use another server"
                 )
-            return StoredObject(
+            return stores.StoredObject(
                 body=bytes(await found.bytes_async()),
                 e_tag=found.meta["e_tag"],
                 generation=found.meta["version"],
@@ -113,7 +105,7 @@ class CloudStore(ObjectStore):
                 cache_control=found.attributes.get("Cache-Control", ""),
             )
 
-    async def write(self, write: Write, /) -> None:
+    async def write(self, write: stores.Write, /) -> None:
         async with self._reported(write.path):
             try:
                 await obstore.put_async(
@@ -187,7 +179,7 @@ class CloudStore(ObjectStore):
             async with asyncio.timeout(_TOTAL):
                 yield
         except TimeoutError:
-            raise StoreUnavailableError(
+            raise stores.StoreUnavailableError(
                 f"{self.name}: {path}: expected an answer in {_TOTAL:.0f} s, got none"
             ) from None
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -195,23 +187,23 @@ class CloudStore(ObjectStore):
         except exceptions.UnauthenticatedError:
             raise self._no_credentials() from None
         except ImportError:
-            raise StoreRefusedError(
+            raise stores.StoreRefusedError(
                 "--to: expected the libraries of this cloud's credentials, got none; install requirements-cli.txt of "
                 "the release (docs/install.md)"
             ) from None
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise self._error(path, error) from None
 
-    def _conflict(self, path: str) -> WriteConflictError:
-        return WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
+    def _conflict(self, path: str) -> stores.WriteConflictError:
+        return stores.WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
 
-    def _no_credentials(self) -> StoreRefusedError:
-        return StoreRefusedError(
+    def _no_credentials(self) -> stores.StoreRefusedError:
+        return stores.StoreRefusedError(
             f"{self.name}: expected credentials that the store accepts, got none; give "
             f"{_CREDENTIALS[self._location.kind]}"
         )
 
-    def _error(self, path: str, error: Exception) -> StoreRefusedError | StoreUnavailableError:
+    def _error(self, path: str, error: Exception) -> stores.StoreRefusedError | stores.StoreUnavailableError:
         where, text, code = f"{self.name}: {path}", str(error), _code(error)
         found = _STATUS.search(text)
         if found is None:
@@ -220,19 +212,19 @@ class CloudStore(ObjectStore):
                 "--endpoint-url, --region, the CA (SSL_CERT_FILE) and the network"
             )
             is_silent = "error sending request" in text or "error decoding" in text
-            return StoreUnavailableError(message) if is_silent else StoreRefusedError(message)
+            return stores.StoreUnavailableError(message) if is_silent else stores.StoreRefusedError(message)
         status, answer = int(found[1]), f"{found[1]} {code}".rstrip()
         if status == _TOO_MANY_REQUESTS or (status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED):
-            return StoreUnavailableError(f"{where}: the store is busy ({answer})")
+            return stores.StoreUnavailableError(f"{where}: the store is busy ({answer})")
         remedy = _REMEDIES.get(code, "see the error codes of the store")
         if code not in _REMEDIES and isinstance(error, exceptions.PermissionDeniedError):
             remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer.md#publish)"
         if status == _NOT_IMPLEMENTED:
             remedy = _REMEDIES["NotImplemented"]
-        return StoreRefusedError(f"{where}: got {answer}; {remedy}")
+        return stores.StoreRefusedError(f"{where}: got {answer}; {remedy}")
 
 
-def _version(read: StoredObject) -> UpdateVersion:
+def _version(read: stores.StoredObject) -> UpdateVersion:
     version: UpdateVersion = {}
     if read.e_tag is not None:
         version["e_tag"] = read.e_tag

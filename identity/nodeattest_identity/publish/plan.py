@@ -15,21 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_identity.issuer.documents import (
-    CONFIGURATION_PATH,
-    CONFIGURATION_TYPE,
-    JWKS_PATH,
-    JWKS_TYPE,
-    MAX_AGE,
-    DocumentError,
-    Documents,
-    UrlError,
-    default_jwks_uri,
-    documents,
-    issuer_url,
-    jwks_url,
-    parse_configuration,
-)
+from nodeattest_identity.issuer import documents as docs
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate, read_jwks
 from nodeattest_identity.publish.store import MAX_OBJECT, ForeignIssuerError, PublishError, StoredObject, Write
 from nodeattest_identity.tokens.jwt import printable
@@ -40,7 +26,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 RETIRE_AFTER: Final = 8761 * 3600
 """Seconds that an absent key stays published: the longest lifetime of a service account token, a year and an hour."""
 FORMAT: Final = "nodeattest/issuer-state/v1"
-CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
+CONFIGURATION: Final = docs.CONFIGURATION_PATH.removeprefix("/")
 STATE: Final = ".nodeattest/issuer-state.json"
 """The state object: public keys and times, no secret."""
 _LATEST: Final = 253_402_300_799
@@ -74,7 +60,7 @@ class Desired:
     keys: tuple[VerifyingKey, ...]
     owner: str = "nodeattest"
     """Owner of the documents: two clusters that share a location by mistake must not accept each other's tokens."""
-    max_age: int = MAX_AGE
+    max_age: int = docs.MAX_AGE
     """Seconds that caches may hold the documents."""
     retire_after: int = RETIRE_AFTER
     adopt: bool = False
@@ -97,7 +83,7 @@ class Plan:
     """The writes in their order, and the result."""
 
     writes: tuple[Write, ...]
-    documents: Documents
+    documents: docs.Documents
     state: IssuerState
     """The state after the writes."""
     notes: tuple[str, ...]
@@ -114,7 +100,7 @@ def encode_state(state: IssuerState) -> bytes:
         "owner": state.owner,
         "updated": state.updated,
         "absent_since": {key.kid: state.absent_since[key.kid] for key in state.keys if key.kid in state.absent_since},
-        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), state.keys).jwks),
+        "jwks": parse_json(docs.documents(state.issuer, docs.default_jwks_uri(state.issuer), state.keys).jwks),
     }
     body = json.dumps(members, indent=1).encode() + b"\n"
     if len(body) > MAX_OBJECT:  # nobody could read it again
@@ -157,12 +143,12 @@ def jwks_path(issuer: str, jwks_uri: str) -> str:
     kube-apiserver's path, from where the server of that URL takes it; the check of the public URL shows that.
     Only plain segments: the text of a URL must not name an object elsewhere.
     """
-    root = issuer_url(issuer).removesuffix("/") + "/"
-    if not jwks_url(jwks_uri).startswith(root):
-        return JWKS_PATH.removeprefix("/")
+    root = docs.issuer_url(issuer).removesuffix("/") + "/"
+    if not docs.jwks_url(jwks_uri).startswith(root):
+        return docs.JWKS_PATH.removeprefix("/")
     path = jwks_uri.removeprefix(root)
     if path == CONFIGURATION or not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
-        raise UrlError(
+        raise docs.UrlError(
             "--service-account-jwks-uri: expected plain segments (letters, digits, . _ ~ -) below the issuer that are "
             f"not the configuration's own path, got {path[:80]!a}"
         )
@@ -186,16 +172,16 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
     after, notes = _decide_keys(before, desired, now)
     published, foreign_notes = _published_keys(current.jwks, before, desired)
     # 3
-    made = documents(desired.issuer, desired.jwks_uri, after.keys)
+    made = docs.documents(desired.issuer, desired.jwks_uri, after.keys)
     cached = f"public, max-age={desired.max_age}"  # as kube-apiserver writes it
     writes = (
-        *_differing(current.jwks, path, made.jwks, JWKS_TYPE, cached),
-        *_differing(current.configuration, CONFIGURATION, made.configuration, CONFIGURATION_TYPE, cached),
+        *_differing(current.jwks, path, made.jwks, docs.JWKS_TYPE, cached),
+        *_differing(current.configuration, CONFIGURATION, made.configuration, docs.CONFIGURATION_TYPE, cached),
     )
     if current.state is None or after != before or writes:
         after = replace(after, updated=max(before.updated, now))
     return Plan(
-        writes=(*_differing(current.state, STATE, encode_state(after), CONFIGURATION_TYPE, "no-store"), *writes),
+        writes=(*_differing(current.state, STATE, encode_state(after), docs.CONFIGURATION_TYPE, "no-store"), *writes),
         documents=made,
         state=after,
         notes=(*notes, *foreign_notes),
@@ -213,8 +199,8 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
     issuer = desired.issuer
     if current.configuration is not None:
         try:
-            issuer = parse_configuration(current.configuration.body).issuer
-        except DocumentError:
+            issuer = docs.parse_configuration(current.configuration.body).issuer
+        except docs.DocumentError:
             issuer = ""
     if issuer not in {"", desired.issuer}:
         raise ForeignIssuerError(f"the configuration there is of the issuer {issuer!a}, not of {desired.issuer}")

@@ -14,25 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.issuer.documents import (
-    CONFIGURATION_TYPE,
-    JWKS_TYPE,
-    DocumentError,
-    configuration_url,
-    parse_configuration,
-)
+from nodeattest_identity.issuer import documents as docs
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
+from nodeattest_identity.publish import store as stores
 from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Desired, Plan, jwks_path, plan
-from nodeattest_identity.publish.store import (
-    MAX_OBJECT,
-    DirectoryStore,
-    ObjectStore,
-    StoreAccess,
-    StoreLocation,
-    StoreRefusedError,
-    Write,
-    WriteConflictError,
-)
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_identity.tokens.relying_party import FetchedDocument, HttpsFetcher
 from nodeattest_providers.errors import Denied, Unavailable
@@ -45,7 +30,7 @@ _MAX_AGE: Final = re.compile(
 """How long caches may hold a response, each time that it is said; empty: not at all."""
 
 
-async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
+async def dry_run(store: stores.ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
     """Read and plan without writing.
 
     The state is read last. It is written before the documents, so it knows every key of a document that was read
@@ -58,15 +43,15 @@ async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], f
     return plan(Current(configuration=configuration, jwks=jwks, state=state), desired, int(clock()))
 
 
-async def publish(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
+async def publish(store: stores.ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
     """Publish the desired documents; ``clock`` returns seconds since the epoch.
 
     Returns the plan with the writes of this run; ``unknown`` are keys to revoke that it never saw.
     Raises ``PublishError``, ``KeysError`` and ``UrlError``.
     """
-    written: list[Write] = []
+    written: list[stores.Write] = []
     notes: dict[str, None] = {}
-    conflict: WriteConflictError | None = None
+    conflict: stores.WriteConflictError | None = None
     unknown = desired.revoked
     next_plan = await dry_run(store, desired, clock=clock)
     for attempt in range(_ATTEMPTS):
@@ -78,12 +63,12 @@ async def publish(store: ObjectStore, desired: Desired, *, clock: Callable[[], f
             for write in next_plan.writes:
                 await store.write(write)
                 written.append(write)
-        except WriteConflictError as error:
+        except stores.WriteConflictError as error:
             conflict = error
             await asyncio.sleep(random.uniform(0, min(2.0, 0.1 * 2**attempt)))  # noqa: S311 - spreads publishers
         next_plan = await dry_run(store, desired, clock=clock)
     lost = ", ".join(f"{write.path} {write.why}" for write in next_plan.writes)
-    raise conflict or StoreRefusedError(
+    raise conflict or stores.StoreRefusedError(
         f"{store.name}: expected to read what was written, got otherwise each time ({lost}); use a store that keeps "
         "bytes and headers, and stop other programs that write there"
     )
@@ -110,23 +95,25 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
     hold them no longer than ``max_age`` seconds.
     """
     made = published.documents
-    url = configuration_url(made.issuer)
+    url = docs.configuration_url(made.issuer)
     wrong: list[str] = []
     older: list[str] = []
     # 1
     try:
-        configuration = await https.get(url, accept=CONFIGURATION_TYPE, limit=MAX_OBJECT)
-        jwks = await https.get(made.jwks_uri, accept=f"{JWKS_TYPE}, application/json;q=0.9", limit=MAX_OBJECT)
+        configuration = await https.get(url, accept=docs.CONFIGURATION_TYPE, limit=stores.MAX_OBJECT)
+        jwks = await https.get(
+            made.jwks_uri, accept=f"{docs.JWKS_TYPE}, application/json;q=0.9", limit=stores.MAX_OBJECT
+        )
     except (Denied, Unavailable) as error:
         return PublicCheck(findings=(str(error),))
     # 2
     try:
-        issuer = parse_configuration(configuration.body).issuer
+        issuer = docs.parse_configuration(configuration.body).issuer
         if issuer != made.issuer:
             wrong.append(f"{url}: expected the issuer {made.issuer}, got {issuer[:200]!a}")
         elif configuration.body != made.configuration:
             older.append(f"{url}: still an older configuration")
-    except DocumentError as error:
+    except docs.DocumentError as error:
         wrong.append(f"{url}: {error}")
     try:
         lacking = sorted({key.kid for key in made.keys} - {key.kid for key in read_jwks(jwks.body)})
@@ -136,8 +123,8 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
     except KeysError as error:
         wrong.append(f"{made.jwks_uri}: {error}")
     # 3
-    wrong += _wrong_headers(url, configuration, CONFIGURATION_TYPE, max_age)
-    wrong += _wrong_headers(made.jwks_uri, jwks, JWKS_TYPE, max_age)
+    wrong += _wrong_headers(url, configuration, docs.CONFIGURATION_TYPE, max_age)
+    wrong += _wrong_headers(made.jwks_uri, jwks, docs.JWKS_TYPE, max_age)
     until = published.state.updated + max_age
     is_wrong = bool(wrong) or now > until or not older
     return PublicCheck(findings=(*wrong, *older), until=None if is_wrong else until)
@@ -157,17 +144,17 @@ def _wrong_headers(url: str, answer: FetchedDocument, content_type: str, max_age
     return wrong
 
 
-def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
+def open_store(location: stores.StoreLocation, access: stores.StoreAccess) -> stores.ObjectStore:
     """Open the store without connecting to it; raises ``StoreRefusedError``.
 
     A store's library is imported only when that store is used.
     """
     if location.kind == "dir":
-        return DirectoryStore(Path(location.root), location.prefix)
+        return stores.DirectoryStore(Path(location.root), location.prefix)
     try:
         from nodeattest_identity.publish.cloud import CloudStore
     except ImportError:
-        raise StoreRefusedError(
+        raise stores.StoreRefusedError(
             "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
             "(docs/install.md)"
         ) from None

@@ -19,14 +19,7 @@ from typing import Final
 
 import aiohttp
 
-from nodeattest_identity.issuer.documents import (
-    CONFIGURATION_TYPE,
-    JWKS_TYPE,
-    DocumentError,
-    configuration_url,
-    issuer_url,
-    parse_configuration,
-)
+from nodeattest_identity.issuer import documents as docs
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks
 from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_identity.tokens.jwt import Claims, Expected, parse, printable, verify
@@ -138,7 +131,7 @@ class RelyingParty:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> RelyingParty:
         """Make one that fetches the documents itself; raises ``UrlError`` unless the issuer is an https URL."""
-        issuer, fetcher = issuer_url(expected.issuer), https or HttpsFetcher()
+        issuer, fetcher = docs.issuer_url(expected.issuer), https or HttpsFetcher()
         return cls(expected, JWKSCache(lambda: discover(fetcher, issuer), monotonic=monotonic), clock)
 
     async def verify(self, token: bytes | str) -> Claims:
@@ -153,17 +146,17 @@ async def discover(https: HttpsFetcher, issuer: str) -> tuple[VerifyingKey, ...]
     1. The configuration stands below the issuer's URL. 2. It names this issuer. 3. Its key set is read strictly.
     """
     # 1, OpenID Connect Discovery 1.0 §4
-    url = configuration_url(issuer)
-    document = await https.get(url, accept=CONFIGURATION_TYPE, limit=_CONFIGURATION_LIMIT)
+    url = docs.configuration_url(issuer)
+    document = await https.get(url, accept=docs.CONFIGURATION_TYPE, limit=_CONFIGURATION_LIMIT)
     try:
-        configuration = parse_configuration(document.body)
-    except DocumentError as error:
+        configuration = docs.parse_configuration(document.body)
+    except docs.DocumentError as error:
         raise _document_refused(url, error) from None
     # 2, §4.3: otherwise any publisher on that host would be the issuer
     if configuration.issuer != issuer:
         raise _refused(f"issuer {printable(issuer)}", f"{printable(configuration.issuer)} at {url}", _REMEDY)
     # 3
-    accept = f"{JWKS_TYPE}, application/json;q=0.9"  # kube-apiserver answers 406 to application/json alone
+    accept = f"{docs.JWKS_TYPE}, application/json;q=0.9"  # kube-apiserver answers 406 to application/json alone
     keys = await https.get(configuration.jwks_uri, accept=accept, limit=MAX_SIZE)
     try:
         return read_jwks(keys.body, skip_unusable=True)

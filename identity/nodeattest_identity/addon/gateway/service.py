@@ -27,16 +27,7 @@ from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, Gat
 from nodeattest_identity.addon.gateway.keyset import Algorithm, KeyStore, RotationSchedule, mint_token
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
 from nodeattest_identity.addon.gateway.target import DOCUMENTS, parse, unavailable
-from nodeattest_identity.issuer.documents import (
-    CONFIGURATION_TYPE,
-    JWKS_TYPE,
-    MAX_AGE,
-    UrlError,
-    configuration_url,
-    default_jwks_uri,
-    documents,
-    issuer_url,
-)
+from nodeattest_identity.issuer import documents as docs
 from nodeattest_identity.proxy.forward import ForwardOptions
 from nodeattest_identity.proxy.refusals import ProxyLimits, RefusalError
 from nodeattest_identity.proxy.request import read_target
@@ -83,13 +74,13 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         try:
-            issuer_url(self.issuer)
-        except UrlError as error:
+            docs.issuer_url(self.issuer)
+        except docs.UrlError as error:
             raise SettingsError(f"--issuer: {error}") from None
         if self.schedule.period < _MIN_PERIOD:
             raise SettingsError(
                 f"--key-period: expected at least {_MIN_PERIOD:.0f} s, got {self.schedule.period:g}: a new key is "
-                f"published for more than {MAX_AGE} s before it signs"
+                f"published for more than {docs.MAX_AGE} s before it signs"
             )
 
 
@@ -137,8 +128,8 @@ class Gateway(ProxyServer):
         self._front_proxy, self._authorizer, self._resolver, self._keys = tls, authorizer, resolver, keys
         self._backend_tls = _backend_tls(settings.backend_ca)
         self._buckets = RateLimiter(burst=settings.user_burst, per_second=settings.user_rate, clock=clock)
-        self._jwks_uri = default_jwks_uri(settings.issuer)
-        self._configuration_path = urlsplit(configuration_url(settings.issuer)).path
+        self._jwks_uri = docs.default_jwks_uri(settings.issuer)
+        self._configuration_path = urlsplit(docs.configuration_url(settings.issuer)).path
         self._issuer_paths = {self._configuration_path, urlsplit(self._jwks_uri).path}
         metrics.open.set_function(lambda: self.in_flight)
         metrics.keys.set_function(lambda: len(keys.published))
@@ -163,11 +154,11 @@ class Gateway(ProxyServer):
         keys = self._keys.published
         if not keys:
             raise unavailable("the gateway has no signing key yet")
-        published = documents(self._settings.issuer, self._jwks_uri, keys)
-        body, kind = published.jwks, JWKS_TYPE
+        published = docs.documents(self._settings.issuer, self._jwks_uri, keys)
+        body, kind = published.jwks, docs.JWKS_TYPE
         if path == self._configuration_path:
-            body, kind = published.configuration, CONFIGURATION_TYPE
-        headers = {"Content-Type": kind, "Cache-Control": f"public, max-age={MAX_AGE}"}
+            body, kind = published.configuration, docs.CONFIGURATION_TYPE
+        headers = {"Content-Type": kind, "Cache-Control": f"public, max-age={docs.MAX_AGE}"}
         return response(document_reply(request, body, headers), last=False)
 
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
