@@ -266,7 +266,7 @@ async def test_a_token_that_is_renewed_meanwhile_is_not_deleted(scene: Scene) ->
     assert path_of(token) in scene.api.objects
 
 
-async def test_what_is_paused_foreign_or_past_is_left_alone(scene: Scene) -> None:
+async def test_what_is_paused_foreign_past_or_deleted_is_left_alone(scene: Scene) -> None:
     paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
     await scene.machine("paused", paused, **{"cluster.x-k8s.io/paused": ""})
     await scene.machine("foreign", foreign)
@@ -278,6 +278,9 @@ async def test_what_is_paused_foreign_or_past_is_left_alone(scene: Scene) -> Non
     of_config: JsonObject = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
     scene.api.put(f"{CONFIGS}/held", {**scene.api.objects[f"{CONFIGS}/held"], **of_config})
     scene.token()  # which no configuration names
+    deleted = scene.token()
+    await scene.machine("deleted", deleted)
+    scene.api.remove(path_of(deleted))  # perhaps because it was stolen
     await scene.reconcile(3)
     assert scene.writes() == 0
 
