@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from http import HTTPStatus
@@ -40,6 +40,13 @@ def print_exactly(text: str) -> None:
         print_document(text)
     else:
         click.echo(text, nl=False, color=True)  # click would take what looks like colours from it
+
+
+def listed(names: Iterable[str], *, most: int = 8, between: str = ", ") -> str:
+    """Name the first of several, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return between.join(found[:most]) + more
 
 
 def is_confirmed(question: str) -> bool:

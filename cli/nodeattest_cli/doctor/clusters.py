@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from nodeattest_cli.doctor.findings import OLDEST, CheckResult, listed
+from nodeattest_cli.doctor.findings import OLDEST, CheckResult
 from nodeattest_cli.doctor.installation import TOLERATED, kubernetes_version
 from nodeattest_cli.doctor.survey import BOOTSTRAP, Survey
 from nodeattest_cli.fleet import MACHINE_GONE, rows_of
+from nodeattest_cli.output import listed
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION, ApprovalReason
 from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.node_attested.conditions import Known

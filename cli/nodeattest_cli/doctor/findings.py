@@ -22,7 +22,6 @@ NEWEST_TESTED: Final = (1, 37)
 CONTRACTS: Final = ("v1beta1", "v1beta2")
 """Of Cluster API."""
 _VERSIONS: Final = "docs/install.md#versions"
-_MAX_LISTED: Final = 8
 
 
 class Row(NamedTuple):
@@ -188,10 +187,3 @@ def count(findings: Iterable[HealthFinding]) -> dict[str, int]:
     """Count the findings of each severity, the worst first."""
     counted = Counter(one.severity for one in findings)
     return {str(severity): counted[severity] for severity in HealthSeverity}
-
-
-def listed(names: Iterable[str]) -> str:
-    """Name the first of several, and how many more there are."""
-    found = list(names)
-    more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
-    return ", ".join(found[:_MAX_LISTED]) + more

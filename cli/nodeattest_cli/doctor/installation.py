@@ -20,10 +20,10 @@ from nodeattest_cli.doctor.findings import (
     OLDEST,
     OLDEST_MANAGEMENT,
     CheckResult,
-    listed,
 )
 from nodeattest_cli.doctor.survey import BOOTSTRAP, CONTROLLER, Survey, optional
 from nodeattest_cli.fleet import cluster_api_version
+from nodeattest_cli.output import listed
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL

@@ -26,7 +26,7 @@ from nodeattest_cli.fleet import (
     rows_of,
     workload_access,
 )
-from nodeattest_cli.output import StateError, UserError
+from nodeattest_cli.output import StateError, UserError, listed
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.csr_request import parse_kubelet_request, parse_request
@@ -54,7 +54,6 @@ _RESOURCES: Final = (
     *("nodeattestationpolicies", "machineattestations", "machinerecords", "clusterrecords"),
     *("clusters", "machines", "machinepools"),
 )
-_MAX_LISTED: Final = 10
 
 
 class Target(NamedTuple):
@@ -215,8 +214,8 @@ def _only_row(rows: Sequence[MachineRow], target: Target, namespace: str) -> Mac
             f"no {target.kind} {target.name} in namespace {namespace}; nodeattest machines list -A has all"
         )
     if len(found) > 1:
-        listed = ", ".join(row.provider_id for row in found[:_MAX_LISTED])
-        raise UserError(f"{target.name} is one of {len(found)} machines; name it by its provider ID: {listed}")
+        names = listed(row.provider_id for row in found)
+        raise UserError(f"{target.name} is one of {len(found)} machines; name it by its provider ID: {names}")
     return found[0]
 
 
@@ -225,7 +224,7 @@ def _only_cluster(documents: Sequence[JsonObject], rows: Sequence[MachineRow]) -
     clusters = {text(one, "metadata", "name") for one in of_kind(documents, *CLUSTER_KINDS)}
     known = sorted(clusters | {row.cluster for row in rows})
     if len(known) != 1:
-        raise UserError(f"set --cluster: the namespace has {', '.join(known[:_MAX_LISTED]) or 'no cluster'}")
+        raise UserError(f"set --cluster: the namespace has {listed(known) or 'no cluster'}")
     return known[0]
 
 

@@ -22,7 +22,16 @@ from nodeattest_cli.fleet import cluster_policy, index, list_objects, no_cluster
 from nodeattest_cli.machines.records import change_record, check_reason, record_path
 from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
-from nodeattest_cli.output import ExitCode, StateError, UserError, is_confirmed, print_document, print_lines, to_json
+from nodeattest_cli.output import (
+    ExitCode,
+    StateError,
+    UserError,
+    is_confirmed,
+    listed,
+    print_document,
+    print_lines,
+    to_json,
+)
 from nodeattest_controller.controllers.auto_approval.decide import is_attested
 from nodeattest_controller.model.attestation_object import new_for_adoption, parse_attestation, reset
 from nodeattest_controller.model.machine_view import CLUSTER_KINDS, MachineView
@@ -36,7 +45,6 @@ from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import MAX_PROVIDER_ID, NodeName, ProviderName, node_name, printable, provider_id
 from nodeattest_providers.registry import INSECURE
 
-_MAX_LISTED: Final = 10
 _RESOURCES: Final = (
     *("clusterrecords", "clusters", "nodeattestationpolicies"),
     *("machinerecords", "machines", "machinepools", "machineattestations"),
@@ -256,10 +264,8 @@ def _chosen(found: _Report, names: Sequence[str]) -> list[_Unattested]:
                 "cluster is out of reach; nodeattest machines list shows the ledger"
             )
         if len(fits) > 1:
-            listed = "; ".join(f"{one.cluster} {_word(one.node)}" for one in fits[:_MAX_LISTED])
-            raise UserError(
-                f"{name} is one of {len(fits)} nodes, set --cluster or name it by its provider ID: {listed}"
-            )
+            nodes = listed((f"{one.cluster} {_word(one.node)}" for one in fits), between="; ")
+            raise UserError(f"{name} is one of {len(fits)} nodes, set --cluster or name it by its provider ID: {nodes}")
         chosen += fits
     return chosen
 

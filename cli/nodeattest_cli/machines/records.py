@@ -15,7 +15,7 @@ import click
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.fleet import OWN, read_fleet
 from nodeattest_cli.options import cluster_option, connected, namespace_option
-from nodeattest_cli.output import ExitCode, StateError, UserError, is_confirmed, print_lines
+from nodeattest_cli.output import ExitCode, StateError, UserError, is_confirmed, listed, print_lines
 from nodeattest_controller.model.attestation_object import MAX_REASON, owner_of, parse_attestation, reset
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
@@ -26,7 +26,6 @@ from nodeattest_parsing.values import JsonObject
 
 _ATTESTATIONS: Final = "machineattestations"
 _REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")
-_MAX_LISTED: Final = 10
 
 
 @click.command("reset")
@@ -103,9 +102,9 @@ async def find_record(client: ApiClient, name: str, *, namespace: str, cluster: 
             "--cluster; nodeattest machines list -A lists all"
         )
     if len(found) > 1:
-        listed = "; ".join(f"{title(one)}, {text(one, 'metadata', 'name')}" for one in found[:_MAX_LISTED])
+        names = listed((f"{title(one)}, {text(one, 'metadata', 'name')}" for one in found), between="; ")
         how = "name it by its provider ID or MachineAttestation"
-        raise UserError(f"{name} is one of {len(found)} machines, {how}: {listed}")
+        raise UserError(f"{name} is one of {len(found)} machines, {how}: {names}")
     return found[0]
 
 

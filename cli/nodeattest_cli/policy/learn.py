@@ -19,7 +19,7 @@ import click
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.fleet import ATTESTATION, cluster_policy, index, named, of_kind, read_fleet
 from nodeattest_cli.options import cluster_option, connected, namespace_option
-from nodeattest_cli.output import StateError, UserError, print_lines
+from nodeattest_cli.output import StateError, UserError, listed, print_lines
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_view import CLUSTER_KINDS
 from nodeattest_parsing.objects import text
@@ -31,8 +31,6 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size
 
 _WARNING: Final = "Learning trusts what these machines booted. Compare with values that you know before you apply this."
 _UNUSED: Final = "PCR {pcr}: all zero: nothing was measured into it, so that value shows nothing of what booted."
-_MAX_LISTED: Final = 5
-"""Names in one comment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +178,4 @@ def _yaml(proposal: Proposal, machines: Sequence[BootRecord], *, has_policy: boo
 
 
 def _names(names: Sequence[str]) -> str:
-    distinct = sorted(set(names))
-    more = f" and {len(distinct) - _MAX_LISTED} more" if len(distinct) > _MAX_LISTED else ""
-    return ", ".join(distinct[:_MAX_LISTED]) + more
+    return listed(sorted(set(names)), most=5)
