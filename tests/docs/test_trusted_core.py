@@ -9,8 +9,8 @@ from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = TREE / "docs" / "trusted-core.md"
-CEILING: Final = 12_900
-"""Lines; lower it as the core shrinks. The aim is 12,000."""
+CEILING: Final = 12_000
+"""Lines; lower it as the core shrinks."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
     *("__init__.py", "attestor.py", "node.py", "api.py", "webhook_configuration.py"),

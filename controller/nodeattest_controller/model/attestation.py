@@ -23,7 +23,7 @@ from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName,
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
 KEEP_ISSUED: Final = 8
-"""Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
+"""Entries kept for each purpose, for auditors; an object stays below 64 KiB."""
 KEEP_ENDED: Final = 32
 """Keys remembered after their certificates expired: four times the history of certificates."""
 MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
@@ -72,7 +72,6 @@ def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetim
 
 
 def live_keys(known: Sequence[RetiredKey], purpose: Purpose, now: datetime) -> int:
-    """Count the keys of a purpose whose certificates are valid."""
     return sum(key.not_after > now for key in known if key.purpose is purpose)
 
 
@@ -104,7 +103,6 @@ class Attestation:
     treatment: Remediation | None = None
     """What was done to the node for a refusal."""
     refusals: tuple[RecordedRefusal, ...] = ()
-    """Refused requests that named it, newest first."""
 
     def of_purpose(self, purpose: Purpose) -> tuple[IssuedCertificate, ...]:
         return tuple(entry for entry in self.issued if entry.purpose is purpose)

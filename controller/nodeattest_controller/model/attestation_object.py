@@ -22,23 +22,16 @@ from nodeattest_providers.verifier_interface import BootState
 
 GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 KEEP_RESETS: Final = 16
-"""Resets kept, newest last; a machine that needs more has another problem."""
 MAX_REASON: Final = 512
 """Characters, as the CRD's schema has it."""
 _MAX_NAME: Final = 256
 _FORGOTTEN: Final = frozenset({"fingerprints", "boot", "issued", "expires"})
-_OWNERS: Final = frozenset(
-    {
-        ("cluster.x-k8s.io", "Machine"),
-        ("cluster.x-k8s.io", "MachinePool"),
-        ("attestation.cluster.x-k8s.io", "MachineRecord"),
-    }
-)
+_MACHINES: Final = ("cluster.x-k8s.io/Machine", "cluster.x-k8s.io/MachinePool")
+_OWNERS: Final = (*_MACHINES, "attestation.cluster.x-k8s.io/MachineRecord")
 """Group and kind of what an attestation record is about."""
 _PCRS: Final = 24
 """PCRs of the PC Client profile."""
 _PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
-"""A PCR's number: a schema holds no keys."""
 _KEY_TEXTS: Final = {"spki": "spki", "serial": "serial", "first_request_uid": "firstRequestUID"}
 """Attributes and what the object calls them."""
 _ENTRY_TEXTS: Final = {
@@ -77,9 +70,9 @@ def parse_attestation(obj: JsonObject) -> Attestation:
 
 
 def owner_of(obj: JsonObject) -> JsonObject:
-    """Return the owner reference to the Machine, pool or record, among those of others; empty when there is none."""
+    """Return the owner reference to the Machine, pool or record; empty when there is none."""
     for owner in items(obj, "metadata", "ownerReferences"):
-        if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS:
+        if f"{text(owner, 'apiVersion').partition('/')[0]}/{text(owner, 'kind')}" in _OWNERS:
             return owner
     return {}
 

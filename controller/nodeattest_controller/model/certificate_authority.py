@@ -83,10 +83,8 @@ def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthor
     try:
         chain, key_pem = (_decoded(secret, name) for name in ("tls.crt", "tls.key"))
         if not key_pem:
-            raise _unavailable(
-                f"Secret {cluster}-ca has a certificate but no tls.key",
-                "an external CA cannot sign here: put the CA's key into the Secret",
-            )
+            remedy = "an external CA cannot sign here: put the CA's key into the Secret"
+            raise _unavailable(f"Secret {cluster}-ca has a certificate but no tls.key", remedy)
         certificates = x509.load_pem_x509_certificates(chain)
         pins = bundle_pins(certificates)
         # Proving an RSA key's primes takes 0.2 s for 4,096 bits and 40 s for 16,384; _check_rsa does what is needed.
@@ -106,12 +104,11 @@ def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthor
 def _check_rsa(key: rsa.RSAPrivateKey, cluster: str) -> None:
     """Refuse an RSA key that is too long, or whose numbers do not belong together (RFC 8017 section 3.2).
 
-    That its factors are primes is not proved: with others it makes signatures that nobody accepts, its owner's loss.
+    Its factors are not proved to be primes: with others nobody accepts its signatures.
     """
     if key.key_size > MAX_RSA_BITS:
-        raise _unavailable(
-            f"the key in Secret {cluster}-ca has {key.key_size} bits", f"use an RSA CA of at most {MAX_RSA_BITS} bits"
-        )
+        remedy = f"use an RSA CA of at most {MAX_RSA_BITS} bits"
+        raise _unavailable(f"the key in Secret {cluster}-ca has {key.key_size} bits", remedy)
     numbers = key.private_numbers()
     p, q, d, e = numbers.p, numbers.q, numbers.d, numbers.public_numbers.e
     fits = (
@@ -213,10 +210,8 @@ def _check_validity(ca: x509.Certificate, now: datetime) -> None:
     if end <= now:
         raise _unavailable(f"{expected} expired {rfc3339(end)}", "renew the cluster's CA")
     if now + BACKDATE < begin:
-        raise _unavailable(
-            f"{expected} is valid from {rfc3339(begin)}",
-            "set the clock of the controller's machine, or correct the cluster's CA",
-        )
+        remedy = "set the clock of the controller's machine, or correct the cluster's CA"
+        raise _unavailable(f"{expected} is valid from {rfc3339(begin)}", remedy)
 
 
 def _authority_key_identifier(authority: CertificateAuthority) -> x509.AuthorityKeyIdentifier:

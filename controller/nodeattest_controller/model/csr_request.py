@@ -49,7 +49,7 @@ class Round(StrEnum):
     FIRST = "first"
     """The first request of a provider of two steps; its verification ends in a challenge."""
     FINAL = "final"
-    """The request that gets the certificate; a provider of one round has no other."""
+    """The request that gets the certificate."""
 
 
 class RequestState(StrEnum):
@@ -181,7 +181,7 @@ def _check_requester(csr: NodeCsr, username: str, groups: frozenset[str]) -> Non
 
 
 def _check_metadata(name: str, uid: str) -> None:
-    """Bound what goes into the ledger: an API server lets names be anything that fits a path."""
+    """Bound what goes into the ledger."""
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or not 0 < len(uid) <= _MAX_UID:
         raise Denied(
             Reason.CSR_MALFORMED,

@@ -3,8 +3,7 @@
 An ``Expression`` is literal text with operands in braces: ``metal3://{host.metadata.namespace}/{infra.metadata.name}``.
 An operand is a path of field names below ``machine``, ``infra`` or ``host``; an annotation or label is
 ``{infra.metadata.annotations[metal3.io/BareMetalHost]}``, an element of a list ``{host.spec.interfaces[0].dhcp}``.
-Nothing else is evaluated. A final ``*`` in a provider ID stands for a suffix that the first request chooses.
-Source: docs/infrastructure.md, which names each provider's own source.
+A final ``*`` in a provider ID stands for a suffix that the first request chooses. Sources: docs/infrastructure.md.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def _is_unambiguous(literals: list[str], *, has_free_suffix: bool) -> bool:
 
 
 def _expression(source: str) -> Expression:
-    return cast("Expression", parse_expression(source, is_provider_id="://" in source))  # of this module's own tables
+    return cast("Expression", parse_expression(source, is_provider_id="://" in source))  # of the tables below
 
 
 def _all(*sources: str) -> tuple[Expression, ...]:
@@ -153,7 +152,7 @@ class HostReference:
         return ObjectKey(self.group, self.kind, expected, name)
 
     def names(self, objects: Objects) -> str:
-        """Return what a host object says about which infrastructure machine is its own; empty where it says nothing."""
+        """Return how a host object names its infrastructure machine; empty if it does not."""
         return _joined([path.value(objects) for path, _expected in self.back_reference])
 
     def expects(self, objects: Objects) -> str:
@@ -193,11 +192,10 @@ def _consumer(kind: str) -> tuple[tuple[Expression, Expression], ...]:
     return _pairs((f"{reference}kind}}", kind), *names)
 
 
-_MACHINE_REF: Final = (
+_MACHINE_REF: Final = (  # as PooledRemoteMachine and ByoHost have it
     ("{host.status.machineRef.namespace}", "{infra.metadata.namespace}"),
     ("{host.status.machineRef.name}", "{infra.metadata.name}"),
 )
-"""As PooledRemoteMachine and ByoHost have it."""
 _BYO_LABEL: Final = "byoh.infrastructure.cluster.x-k8s.io/byomachine-name"
 _HARDWARE_OWNER: Final = "host.metadata.labels[v1alpha1.tinkerbell.org"
 
@@ -278,4 +276,3 @@ HOSTS: Final[Mapping[GroupKind, HostReference]] = MappingProxyType(
 )
 """By group and kind of the host object."""
 HOST_KINDS: Final = frozenset(kind for _group, kind in HOSTS)
-"""Kinds of host objects that a policy can name."""

@@ -29,12 +29,12 @@ from nodeattest_providers.node_interface import SecretBytes, length_prefix
 KUBEADM_CONFIG: Final = ("bootstrap.cluster.x-k8s.io", "KubeadmConfig")
 """Group and kind of the one configuration that is read."""
 LOST_TOKEN: Final = "has bootstrap data, but names no token"
-"""The bootstrap provider writes the token and the status apart. If the first update fails, it never repeats it."""
+"""The bootstrap provider writes the token before the status. If that update fails, it never repeats it."""
 DELETE_UNNAMED: Final = "delete the Machine, so that its MachineSet or control plane makes another"
 BOUND_GROUP_PREFIX: Final = "system:bootstrappers:nodeattest:"
 _LABEL: Final = b"nodeattest/v1/token-machine"
 _DIGITS: Final = 32
-"""Hex digits of the hash: 128 bits, as many as an attestation record's name has."""
+"""Hex digits of the hash."""
 SECRET_TYPE: Final = "attestation.cluster.x-k8s.io/challenge"
 SECRET_KEY: Final = "secret"
 SECRET_FILE: Final = "/etc/kubernetes/nodeattest-challenge-secret"
@@ -177,7 +177,7 @@ def challenge_secret_name(config: str) -> str:
 
 
 def has_own_config(machine: MachineView) -> bool:
-    """Return whether a machine has a KubeadmConfig that is for no other machine, and no control plane's."""
+    """Return whether a worker Machine has a KubeadmConfig of its own."""
     named = machine.bootstrap is not None and is_dns_name(machine.bootstrap.name)
     return named and machine.kind == "Machine" and not machine.is_control_plane and is_kubeadm_config(machine)
 
@@ -204,8 +204,8 @@ def owner_uid(secret: JsonObject) -> str:
 def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str) -> SecretBytes | Denied:
     """Read the Secret of a Machine's KubeadmConfig.
 
-    1. The KubeadmConfig is the Machine's, by its owner reference. 2. The Secret exists. 3. Its type is ours. 4. It is
-    immutable. 5. The KubeadmConfig owns it alone. 6. It has a value.
+    1. The Machine owns the KubeadmConfig. 2. The Secret exists. 3. Its type is ours. 4. It is immutable. 5. The
+    KubeadmConfig owns it alone. 6. It has a value.
     """
     name = challenge_secret_name(config.name)
     if not machine_uid or config.machine_uid != machine_uid:  # 1

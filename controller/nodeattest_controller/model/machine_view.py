@@ -176,7 +176,7 @@ def view_of_machine(machine: JsonObject) -> MachineView:
 class PoolView:
     """A MachinePool: each provider ID is a member with the pool's name and UID, and without a node name of its own.
 
-    One that lists more than ``MAX_INSTANCES`` is not read: nobody joins as one that it may list.
+    Nobody joins by one that lists more than ``MAX_INSTANCES``.
     """
 
     pool: MachineView
@@ -184,7 +184,6 @@ class PoolView:
     provider_ids: frozenset[str]
 
     def lists(self, provider_id: str) -> bool:
-        """Return whether it lists a machine, or may."""
         return provider_id in self.provider_ids or bool(self.pool.flaw)
 
     def member(self, provider_id: str) -> MachineView:
@@ -225,7 +224,7 @@ def _is_of_pool(machine: JsonObject) -> bool:
 
 
 def _bootstrap_ready(machine: JsonObject) -> bool:
-    """v1beta2 condition BootstrapConfigReady, v1beta1 condition BootstrapReady, else the contract's plain fields."""
+    """Read the condition of v1beta2 or v1beta1, else the contract's plain fields."""
     status = mapping(machine, "status")
     current = items(status, "conditions") + items(status, "v1beta2", "conditions")
     for kind in ("BootstrapConfigReady", "BootstrapReady"):

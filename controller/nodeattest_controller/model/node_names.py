@@ -108,10 +108,7 @@ def node_names(machine: MachineView, sources: NameSources = _NO_OTHER) -> tuple[
 
 
 def claim_to(claims: Iterable[NameClaim], name: str, *, short_names: bool = False) -> NameClaim | None:
-    """Return the strongest claim to a name.
-
-    ``short_names``: a name of one label is also that of a fully qualified name whose first label it is.
-    """
+    """Return the strongest claim to a name; ``short_names``: or to one whose first label it is."""
     matching = [claim for claim in claims if is_named(claim.name, name, short=short_names)]
     return max(matching, key=lambda claim: claim.strength, default=None)
 
@@ -121,10 +118,7 @@ def is_named(own: str, name: str, *, short: bool) -> bool:
 
 
 def has_name(member: MachineView, node_name: str, holders: Sequence[Attestation]) -> bool:
-    """Rule 2: whether a node's name is a member's by more than the addresses that its guest reports now.
-
-    By its nodeRef, by a record, or by the ledger, of which ``holders`` bound the name. The guest may have chosen it.
-    """
+    """Rule 2: whether a node's name is a member's by nodeRef, record or ledger, of which ``holders`` bound the name."""
     return node_name in {member.node_ref_name, member.given_name} or any(
         one.provider_id == member.provider_id and one.has_joined for one in holders
     )
@@ -133,15 +127,12 @@ def has_name(member: MachineView, node_name: str, holders: Sequence[Attestation]
 def check_node_name(name: NodeName, machine: MachineView, around: NameContext, sources: NameSources) -> None:
     """Rule 2: the requested name is this Machine's, and no other Machine's too.
 
-    Of two claims the stronger one counts; two of the same strength exclude each other. So addresses, which a guest can
-    invent, take no name from a Machine that has it by more.
+    Of two claims the stronger one counts: addresses, which a guest can invent, take no name from a Machine.
     """
     own = check_claim(name, node_names(machine, sources), short_names=around.short_names)
     if around.registered - {machine.provider_id}:
-        raise name_taken(
-            "the policy gives this node name to another machine",
-            "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)",
-        )
+        remedy = "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)"
+        raise name_taken("the policy gives this node name to another machine", remedy)
     others = list(around.hosts) if own.strength is not NameStrength.REGISTERED else []
     for other in around.claimants:
         if other.uid != machine.uid and not other.deleting:
@@ -185,7 +176,7 @@ def claimed_names(machine: MachineView) -> tuple[str, ...]:
 
 
 def object_names(machine: MachineView) -> tuple[str, ...]:
-    """Return the names that a machine has by objects of the management cluster, which no guest writes."""
+    """Return a machine's names by objects of the management cluster, which no guest writes."""
     if machine.given_name is not None:
         return (machine.given_name,) if machine.given_name else ()
     return tuple(claim.name for claim in _of_objects(machine))

@@ -45,10 +45,7 @@ MAX_LIFETIME: Final = 365 * 86400
 
 
 class TokenBinding(StrEnum):
-    """Whether a bootstrap token must be the one in the bootstrap configuration of the machine that it asks for.
-
-    ``PREFERRED``: it must wherever the configuration names one.
-    """
+    """Whether a bootstrap token must be that of the machine's bootstrap configuration; preferred: if it names one."""
 
     REQUIRED = "Required"
     PREFERRED = "Preferred"
@@ -66,7 +63,7 @@ class FailureAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfrastructurePolicy:
-    """What is taken from the objects of infrastructure providers, beside their provider IDs."""
+    """What is taken from the objects of infrastructure providers."""
 
     host_objects: frozenset[str] = frozenset()
     """Kinds of host objects that give node names and endorsement keys."""

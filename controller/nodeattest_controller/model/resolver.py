@@ -21,7 +21,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
-_MAX_LISTED: Final = 8
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 UNCONFIRMED_LIFETIME: Final = 24 * 3600
 """Seconds that a certificate lasts at most while the Machine itself has no provider ID."""
@@ -124,11 +123,10 @@ def not_ready(detail: str, remedy: str) -> Unavailable:
 
 
 def expected_provider_id(machine: MachineView, infrastructure: Infrastructure | None) -> ExpectedProviderID | None:
-    """Return a Machine's provider ID by the first source that has one; None while none does.
+    """Return a Machine's provider ID by the first source that has one; raises Denied where 2 and 3, or 3 and 4 differ.
 
-    1. The object itself, which also a MachineRecord and a pool have; 2. the record of the machine that joined; 3. the
-    infrastructure machine; 4. the expressions for its kind. Raises Denied where the second and the third differ, or the
-    third and the fourth.
+    1. The object itself; 2. the record of the machine that joined; 3. the infrastructure machine; 4. the expressions
+    for its kind.
     """
     if machine.provider_id:  # 1, 2
         expected = ExpectedProviderID(machine.provider_id, machine.provider_id_source)
@@ -195,10 +193,9 @@ def host_names(infrastructure: Infrastructure | None) -> Mapping[str, Sequence[s
 def platform_endorsement_keys(
     machine: MachineView, infrastructure: Infrastructure | None, *, has_joined: bool
 ) -> Mapping[str, str]:
-    """Return the fingerprints that the platform's objects give, by source.
+    """Return the fingerprints that the platform's objects give, by source; raises Denied for one of several hosts.
 
-    Raises Denied for one of several hosts, unless the machine has joined: a fingerprint is public, and who writes
-    another host object must not end this node's renewals.
+    Not if the machine has joined: who writes another host object must not end this node's renewals.
     """
     if infrastructure is None:
         return machine.endorsement_keys

@@ -98,8 +98,7 @@ def check_sans_listed(
 ) -> None:
     """Allow names that passed ``check_sans_unclaimed`` and are listed; raises Denied, or Unavailable unless settled.
 
-    ``of_pool``: it is an instance of a MachinePool without a Machine, and no platform lists its addresses.
-    Infrastructure providers list names with capitals or a final dot, and addresses with their prefix length.
+    ``of_pool``: an instance without a Machine. Providers list capitals, final dots, and prefix lengths of addresses.
     """
     names = [name.lower().removesuffix(".") for kind, name in listed if kind in _NAME_TYPES and name.isascii()]
     own_names = {node_name, *names}
@@ -142,7 +141,7 @@ def parse_address(written: str) -> IPv4Address | IPv6Address | None:
 
 
 def normalize_host(written: str) -> str:
-    """Spell a name or address so that two spellings of one place are equal: for refusals only, so it is generous."""
+    """Spell a name or address so that two spellings of one place are equal; for refusals only."""
     bare = written.partition("/")[0].strip().strip("[]").partition("%")[0]
     address = parse_address(bare)
     if address is None:

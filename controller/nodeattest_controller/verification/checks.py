@@ -27,7 +27,7 @@ class Stage(StrEnum):
 
     EVALUATE = "evaluate"
     ISSUE = "issue"
-    """While key, node name and fingerprints are reserved, directly before a new certificate is signed."""
+    """While key, node name and fingerprints are reserved, before a new certificate is signed."""
 
 
 BOTH_ROUNDS: Final = frozenset(Round)
@@ -127,9 +127,8 @@ async def no_other_node(facts: RequestFacts) -> None:
     if node is None or provider_id == machine.provider_id:
         return
     if provider_id:
-        raise name_taken(
-            "the Node of this name has another provider ID", "delete the stale Node, or rename this machine"
-        )
+        remedy = "delete the stale Node, or rename this machine"
+        raise name_taken("the Node of this name has another provider ID", remedy)
     if machine.node_ref_uid != text(node, "metadata", "uid"):
         raise name_taken(
             "the Node of this name has no provider ID and is not the Machine's nodeRef",

@@ -39,7 +39,7 @@ _RESTARTS: Final = MappingProxyType({str(reason): reason for reason in (Reason.S
 @declare("the Machine's node name", "identity rule 2")
 async def own_node_name(facts: CSRFacts) -> None:
     """The requested name is this machine's, or could be proven to be, and no other machine's."""
-    # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
+    # No platform is asked yet: a name that only a proof could make this machine's may pass here.
     provable = (await facts.verifier()).provable_names((await facts.policy()).sections)
     proven = facts.node_name if provable is None else provable.get(facts.request.csr.provider_id)
     await _check_node_name(facts, proven)
@@ -101,7 +101,6 @@ async def own_hardware(facts: CSRFacts) -> None:
 @declare("no takeover of a node", "identity rules 3 and 4")
 async def no_takeover(facts: CSRFacts) -> None:
     """A token does not take over a Node whose machine never joined attested."""
-    # A Machine gets its nodeRef late, and a MachineRecord none. The Node is read live.
     attestation, node = await facts.attestation(), await facts.node()
     if facts.request.is_renewal or node is None or attestation.has_joined or attestation.was_reset:
         return
@@ -113,7 +112,6 @@ async def no_takeover(facts: CSRFacts) -> None:
 @declare("adoption of the machine's own node", "identity rules 3 and 4")
 async def adoption(facts: CSRFacts) -> None:
     """A node that never joined attested is the one that its machine has."""
-    # Its certificate was signed in-tree, where nobody asked which machine gets it. The provider proves the machine now.
     machine, attestation, node = await facts.machine(), await facts.attestation(), await facts.node()
     if not facts.request.is_renewal or attestation.has_joined or attestation.was_reset:
         return
@@ -132,7 +130,7 @@ async def adoption(facts: CSRFacts) -> None:
         raise not_ready(f"no Node {name} is in the cluster, so it cannot be adopted", "let kubelet register the Node")
 
 
-# Two steps. What a retired key answered is not forgotten, so these hold across an operator's reset
+# Two steps; these hold across an operator's reset
 
 
 @declare("first request not answered", "two steps", rounds=[Round.FIRST])

@@ -21,10 +21,7 @@ EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"
 _MAX_LISTED: Final = 8
 _CLUSTER_API_KINDS: Final = frozenset({"Machine", "MachinePool"})
-_UNSTATED: Final = (
-    "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which leaves "
-    "machines without a named token to what their provider proves"
-)
+_UNSTATED: Final = "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred"
 
 
 @declare("a token of no other machine", "identity rule 4")
@@ -89,10 +86,7 @@ async def first_request_named(facts: CSRFacts) -> None:
 
 @declare("one Machine, alive and ready", "identity rule 1")
 async def one_machine(facts: CSRFacts) -> None:
-    """Bootstrap token and provider ID name exactly one machine of the cluster, and the same.
-
-    It stays, is not paused, and has its bootstrap data.
-    """
+    """Bootstrap token and provider ID name one machine, the same: it stays, is not paused, has its bootstrap data."""
     by_provider_id, by_token = await facts.by_provider_id(), await facts.by_token()
     if not by_provider_id:
         _check_owner_of_record(facts)
