@@ -1,8 +1,7 @@
 """Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the ConfigMap ``kube-public/cluster-info``.
 
-``parse`` takes a kubeconfig with exactly one cluster, https, at least one CA certificate, and no credential or other
-power in it; anything else is ``Denied``. ``build`` writes the bytes that kubeadm writes. A discovery file (``by_file``)
-shares the strict YAML and the refusal of unknown fields.
+``parse`` accepts only a kubeconfig with one cluster over https, at least one CA certificate, and no credentials.
+``build`` writes the same bytes as kubeadm. Discovery files (``by_file``) share the strict YAML.
 Source: companion proposals 000 and 001; client-go tools/clientcmd/api/v1; kubeadm phases/bootstraptoken/clusterinfo.
 """
 
@@ -27,19 +26,19 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 ErrorFactory = Callable[[str, str], Denied]
-"""Expected and got to the refusal."""
+"""Makes the refusal from expected and got."""
 
 _MAX_DEPTH: Final = 16
 """Levels; a kubeconfig has seven."""
 _MAX_VALUES: Final = 4096
-"""Values and keys; a kubeconfig has dozens, and reading one takes PyYAML some 40 µs."""
+"""Values and keys; a kubeconfig has dozens."""
 _FIELDS: Final = frozenset(
     {"apiVersion", "kind", "clusters", "contexts", "current-context", "users", "preferences", "extensions"}
 )
 
 
 def parse_kubeconfig_document(text: str, malformed: ErrorFactory) -> JsonObject:
-    """Read a kubeconfig; raises what ``malformed`` makes."""
+    """Parse a kubeconfig. Raises the error that ``malformed`` returns."""
     try:
         found = strict_yaml.parse_object(text, scalars=Scalars.TEXT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
     except ParseError as error:
@@ -51,14 +50,14 @@ def parse_kubeconfig_document(text: str, malformed: ErrorFactory) -> JsonObject:
 
 
 def check_fields(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: ErrorFactory) -> None:
-    """Refuse fields that are not known; ``where`` stands before the name of the first."""
+    """Refuse unknown fields. ``where``: the prefix of the field's name in the message."""
     unknown = sorted(found.keys() - known)
     if unknown:
         raise malformed(f"only {', '.join(sorted(known))}", ascii(where + unknown[0][:40])[1:-1])
 
 
 def decode_data(text: str) -> bytes:
-    """Decode a field ``…-data``, without line ends, which Go overlooks (encoding/base64); raises ``ValueError``."""
+    """Decode a ``…-data`` field. Line ends are skipped, as in Go's encoding/base64. Raises ``ValueError``."""
     return decode_base64(text.replace("\r", "").replace("\n", ""))
 
 
@@ -67,15 +66,15 @@ NAME: Final = "cluster-info"
 PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"
 KUBECONFIG_KEY: Final = "kubeconfig"
 SIGNATURE_PREFIX: Final = "jws-kubeconfig-"
-"""Keys of the ConfigMap: this and the id of the token that signed."""
+"""Prefix of a signature's key in the ConfigMap; the signing token's ID follows."""
 MAX_KUBECONFIG: Final = 256 * 1024
-"""Bytes; a bundle of fifty CAs takes a hundred thousand."""
+"""Characters; a bundle of fifty CAs takes about 100 KiB."""
 _MAX_CAS: Final = 64
 _ROW_FIELDS: Final = frozenset({"cluster", "name"})
 _CLUSTER_FIELDS: Final = frozenset({"server", "certificate-authority-data", "tls-server-name", "extensions"})
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
-"""A DNS name (RFC 1035 §2.3.4) or an IPv4 address; whatever else a resolver takes, Python's codec for names may not."""
+"""A DNS name (RFC 1035 §2.3.4) or an IPv4 address."""
 _MAX_HOST: Final = 253
 """Characters of a DNS name (RFC 1035 §2.3.4)."""
 _SERVER: Final = re.compile(
@@ -85,18 +84,18 @@ _MAX_PORT: Final = 65535
 _BLOCK: Final = re.compile(
     rb"^-----BEGIN CERTIFICATE-----[ \t]*\r?\n[A-Za-z0-9+/=\s]+^-----END CERTIFICATE-----[ \t]*\r?$", re.MULTILINE
 )
-"""A certificate in PEM without headers: readers differ in what they make of any other block."""
+"""A PEM certificate without headers. Parsers disagree about other blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """Where a cluster is, and whom to believe that."""
+    """API server and CAs of a cluster."""
 
     server: str
-    """https URL, as it was written."""
+    """The https URL as written."""
     ca_certificates: tuple[x509.Certificate, ...] = field(repr=False)
     tls_server_name: str | None = None
-    """The name in the server's certificate, where it is not the URL's host."""
+    """The name in the server's certificate, if it is not the URL's host."""
 
     @property
     def ca_pem(self) -> bytes:
@@ -119,7 +118,7 @@ users: null
 
 
 def build(server: str, ca_pem: bytes) -> str:
-    """Write the kubeconfig, byte for byte as kubeadm does; raises ``Denied`` for what ``parse`` would refuse."""
+    """Render the kubeconfig byte for byte as kubeadm does. Raises ``Denied`` if ``parse`` would refuse it."""
     check_server(server)
     text = _KUBECONFIG.format(data=base64.b64encode(ca_pem).decode(), server=server)
     parse(text)
@@ -127,12 +126,12 @@ def build(server: str, ca_pem: bytes) -> str:
 
 
 def parse(text: str) -> ClusterInfo:
-    """Read the kubeconfig of cluster-info; raises ``Denied``.
+    """Parse the kubeconfig of cluster-info. Raises ``Denied``.
 
-    1. Strict YAML of a bounded size, apiVersion v1, kind Config, known fields only.
-    2. No users: cluster-info carries no credentials.
-    3. Exactly one cluster.
-    4. It has an https server, CA certificates in it, and nothing that skips verification or trusts others.
+    1. It is strict YAML of bounded size: apiVersion v1, kind Config, known fields only.
+    2. It has no users, because cluster-info carries no credentials.
+    3. It has exactly one cluster.
+    4. The cluster has an https server and embedded CA certificates, and does not skip verification.
     """
     # 1
     document = _document(text)
@@ -149,7 +148,7 @@ def parse(text: str) -> ClusterInfo:
 
 
 def check_server(server: str) -> str:
-    """Return an API server's URL as it came: https, a host, no user, query, fragment or space; raises ``Denied``."""
+    """Return the URL unchanged: https, a host, no user, query, fragment or space. Raises ``Denied``."""
     found = _SERVER.fullmatch(server)
     if found is None or not (_is_host(found[2]) if found[2] else _is_ipv6(found[1])) or int(found[3] or 1) > _MAX_PORT:
         got = "https, but no such URL" if server.startswith("https://") else "another scheme, or none"
@@ -158,7 +157,7 @@ def check_server(server: str) -> str:
 
 
 def parse_ca_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read a CA bundle: between 1 and 64 certificates that are CAs, and no other block; raises ``Denied``."""
+    """Parse a bundle of 1 to 64 CA certificates without other PEM blocks. Raises ``Denied``."""
     try:
         found = tuple(x509.load_pem_x509_certificates(pem))
     except X509_ERRORS:
@@ -217,7 +216,7 @@ def _is_host(text: str) -> bool:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Return whether it is an address without a zone: a zone is one machine's own."""
+    # A zone has a meaning on one machine only.
     try:
         return IPv6Address(text).scope_id is None
     except ValueError:
@@ -225,7 +224,6 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _check_ca(certificate: x509.Certificate) -> None:
-    """Refuse a certificate that cannot have issued a server's: trusting a leaf is a mistake, or worse."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         certificate.public_key()

@@ -1,11 +1,9 @@
-"""The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
+"""The discovery front: serves cluster-info to clients that know a token, signed with that token.
 
-A request causes no read of the API server. An unauthenticated client learns nothing, not even which tokens exist: a bad
-JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path, with one MAC
-each, and end in one ``Denied``. No JWT is logged. The signed response is the final entity, without further encoding,
-because ``X-Kubernetes-JWS`` covers exactly these bytes.
-Every look-up is answered from memory. While the API server is away the last state counts for a bounded time;
-expirations are checked by our own clock meanwhile.
+Requests are answered from memory. If the API server is unreachable, the last state counts for a bounded time. An
+unauthenticated client learns nothing, not even which tokens exist: a bad JWT, an unknown token, a wrong signature, an
+expired token and one without the usages take the same path with one MAC each, and end in one ``Denied``. No JWT is
+logged. The response is not encoded further, because ``X-Kubernetes-JWS`` covers exactly these bytes.
 Source: companion proposal 000, "JWT authentication", "Implementation Flow" and "JWS content signing"; RFC 6750 §2.1.
 """
 
@@ -43,14 +41,14 @@ from nodeattest_serving.tls import ServingCertificate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontLimits(ConnectionLimits):
-    """Limits of a client, of a token and of all together."""
+    """Limits for each client, for each token, and for connections."""
 
     client_burst: int = 100
     client_rate: float = 10.0
-    """Requests a second of one client address (of an IPv6 /64); many nodes may stand behind one."""
+    """Requests per second of one client address (or IPv6 /64). Many nodes may share one."""
     token_burst: int = 500
     token_rate: float = 50.0
-    """Answers a second for one token: a pool of machines shares one."""
+    """Responses per second for one token. A pool of machines shares one."""
 
 
 class Metrics(ProgramMetrics):
@@ -82,13 +80,12 @@ _DUMMY_SECRET: Final[Mapping[str, object]] = {
     "type": secret.SECRET_TYPE,
     "data": secret.encode(TokenSecret(token=_DUMMY_TOKEN, expires=datetime(9999, 1, 1, tzinfo=UTC))),
 }
-"""Read in place of a Secret that does not exist, so that this takes as long: it has all that a usual token has, with
-expiration and group. ``jwt.verify`` never accepts its token: it gets None if there is no Secret."""
+"""Evaluated if a Secret does not exist, so that this takes as long. ``jwt.verify`` never accepts its token."""
 _REMEDY: Final = "check the token: kubeadm token list"
 
 
 def bearer_token(header: str) -> bytes:
-    """Read what follows ``Bearer`` in an Authorization header; raises ``Denied``."""
+    """Return the token of an Authorization header. Raises ``Denied``."""
     scheme, _, rest = header.partition(" ")
     if scheme.lower() != "bearer" or not rest:
         raise Denied(
@@ -103,11 +100,11 @@ def bearer_token(header: str) -> bytes:
 def authenticate(
     unverified: UnverifiedJWT, lookup: TokenLookup, *, now: float, audience: str | None = None, mac: Mac = jwt.hs256
 ) -> BootstrapToken:
-    """Return the token that a JWT was made with; raises ``Denied``.
+    """Return the token that made a JWT. Raises ``Denied``.
 
-    1. Check its Secret, or a dummy in its place: it signs, authenticates, is not being deleted.
-    2. The JWT is the token's, and valid now (``jwt.verify``).
-    3. Only now apply the result of 1.
+    1. Evaluate the token's Secret, or a dummy: whether it may sign and authenticate.
+    2. Verify the JWT (``jwt.verify``).
+    3. Only then apply the result of 1.
     """
     # 1
     found = lookup(unverified.token_id)
@@ -134,9 +131,9 @@ _log = logging.getLogger(__name__)
 _SIGNATURE: Final = "X-Kubernetes-JWS"
 
 _UNKNOWN: Final = "none"
-"""In the log if no token was named."""
+"""In the log if the request named no token."""
 _LINES, _LINE_RATE = 50, 1.0
-"""Log lines about refused requests: of all clients at once, and a second after that. Metrics count all of them."""
+"""Burst and rate (per second) of log lines about refused requests. Metrics count all requests."""
 
 
 class DiscoveryService:
@@ -152,7 +149,7 @@ class DiscoveryService:
         now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
-        """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
+        """``now``: epoch seconds. ``clock``: monotonic seconds."""
         self._cluster = cluster
         self._audience = audience
         self._metrics = metrics
@@ -168,11 +165,11 @@ class DiscoveryService:
         return reply
 
     def _reply(self, request: web.BaseRequest, client: str) -> Reply:
-        """Decide; 1 to 3 are ``_check_request``.
+        """Decide. ``_check_request`` does 1 to 3.
 
-        1. The client is within its limit. 2. There is one path and one method. 3. One Authorization header, no body.
-        4. The informers are up to date. 5. The JWT is valid. 6. The token is within its limit: only clients that know
-        its secret can use it up.
+        1. The client is within its rate. 2. Path and method are the only ones served. 3. There is one Authorization
+        header and no body. 4. The informers are up to date. 5. The JWT is valid. 6. The token is within its rate; only
+        clients that know its secret can exhaust it.
         """
         refused = self._check_request(request, client)
         if refused is not None:
@@ -253,21 +250,21 @@ _MAX_BYTES: Final = 64 << 20
 """Of tokens in memory."""
 
 _MIN_STALE: Final = 120.0
-"""Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
+"""Seconds; an idle API server sends a watch bookmark once a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontSettings:
-    """All settings."""
+    """Settings of the front."""
 
     address: BindAddress
     certificate: Path
-    """The serving certificate and its chain; read again when the file changes."""
+    """The serving certificate and its chain. Reloaded when the file changes."""
     key: Path
     audience: str | None = None
-    """The cluster's identifier, if it has one: a JWT that names another is refused."""
+    """The cluster's identifier, if any. A JWT with another audience is refused."""
     max_stale: float = 300.0
-    """Seconds for which the last state is served while the API server is away."""
+    """Seconds for which the last state is served while the API server is unreachable."""
     health: BindAddress | None = None
     limits: FrontLimits = field(default_factory=FrontLimits)
 
@@ -280,7 +277,6 @@ class ClusterCache:
     """The informers of one workload cluster."""
 
     def __init__(self, client: ApiClient, *, max_stale: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
         self._max_stale = max_stale
         self._clock = clock
         self._tokens = informers.watch_tokens(
@@ -303,7 +299,7 @@ class ClusterCache:
         return self._info.get(f"{clusterinfo.NAMESPACE}/{clusterinfo.NAME}")
 
     def unready_reason(self) -> str | None:
-        """Why no request can be answered now; None if it can."""
+        """Return why no request can be answered now, or None."""
         for what, reflector in (("tokens", self._tokens), ("cluster-info", self._info)):
             if not reflector.synced:
                 return f"the {what} of the cluster were not read yet"

@@ -1,4 +1,4 @@
-"""Informers of bootstrap tokens and of cluster-info: field selectors limit what is watched, and so the permissions.
+"""Informers of bootstrap tokens and cluster-info. Field selectors limit the watches and so the necessary permissions.
 
 Source: Kubernetes API concepts, "Field selectors".
 """
@@ -20,9 +20,9 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 ChangeFunction = Callable[[str, JsonObject | None], None]
 
 _MAX_INFO: Final = 256 << 20
-"""Bytes; a ConfigMap of a megabyte must be within a 64th of it (``Reflector``)."""
+"""Bytes; one object may take a 64th of it (``Reflector``)."""
 _MAX_INFO_OBJECTS: Final = 4
-"""The selector names one object; more are refused."""
+"""The selector matches one object."""
 _KEPT_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 
 
@@ -35,7 +35,7 @@ def watch_tokens(
     max_bytes: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> Reflector:
-    """Watch the bootstrap tokens; of their data these keys are kept, None: all."""
+    """Watch the bootstrap tokens. ``data_keys``: the keys of their data to keep; None keeps all."""
     return Reflector(
         client,
         paths.core_path("secrets", namespace=secret.NAMESPACE),
@@ -51,7 +51,7 @@ def watch_tokens(
 def watch_cluster_info(
     client: ApiClient, on_change: ChangeFunction, *, clock: Callable[[], float] = time.monotonic
 ) -> Reflector:
-    """Watch cluster-info; it is kept whole, to be written back whole."""
+    """Watch cluster-info. It is kept whole, to be written back whole."""
     return Reflector(
         client,
         paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE),
@@ -64,7 +64,6 @@ def watch_cluster_info(
 
 
 def _slim(item: JsonObject, data_keys: Collection[str] | None) -> JsonObject:
-    """Keep of a Secret what decides about a token."""
     data = dig(item, "data")
     return {
         "type": item.get("type"),

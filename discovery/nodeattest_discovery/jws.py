@@ -1,8 +1,7 @@
-"""Detached JSON Web Signatures over cluster-info, under a bootstrap token's secret (HS256).
+"""Detached JSON Web Signatures of cluster-info with a bootstrap token's secret (HS256).
 
-Promises: the very bytes that kube-controller-manager writes and kubeadm compares: kubeadm computes the whole text anew
-and compares strings, so a header with ``typ`` or another order of its members is refused though its MAC is sound.
-That is why no JOSE library stands here: they add ``typ``, or refuse a key of 16 bytes.
+The bytes are those of kube-controller-manager, because kubeadm computes the signature and compares strings: it refuses
+a header with ``typ`` or in another order. JOSE libraries add ``typ`` or refuse keys of 16 bytes.
 Source: k8s.io/cluster-bootstrap token/jws/jws.go; RFC 7515 appendix F.
 """
 
@@ -16,7 +15,7 @@ from nodeattest_parsing.strict_base64 import encode_base64url
 
 
 def sign(content: bytes, token: BootstrapToken) -> str:
-    """Sign content; returns ``<header>..<signature>``."""
+    """Sign content. Return ``<header>..<signature>``."""
     header = encode_base64url(b'{"alg":"HS256","kid":"%b"}' % token.id.encode())
     signed = f"{header}.{encode_base64url(content)}".encode()
     key = token.secret.encode("utf-8", "surrogateescape")
@@ -24,5 +23,5 @@ def sign(content: bytes, token: BootstrapToken) -> str:
 
 
 def is_valid(detached: str, content: bytes, token: BootstrapToken) -> bool:
-    """Return whether a signature is the one that this token makes, in constant time; any text has an answer."""
+    """Return whether this token made the signature, in constant time."""
     return detached.isascii() and hmac.compare_digest(detached, sign(content, token))

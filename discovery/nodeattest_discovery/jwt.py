@@ -1,7 +1,7 @@
-"""Questions of proposal 000: short-lived JWTs under a bootstrap token's secret (HS256).
+"""Short-lived JWTs signed with a bootstrap token's secret (HS256), for the discovery front.
 
-``verify`` proves that the sender knew the token's secret within the last two minutes, and computes the same MAC whether
-the token exists or not. A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both.
+``verify`` proves that the sender knew the token's secret within the last two minutes. It computes one MAC even if the
+token does not exist. A JWT always has ``typ``, a signature of cluster-info (``jws``) never, because one key makes both.
 Source: companion proposal 000, "JWT authentication"; RFC 7515 §5.2, RFC 7519 §4.1 and §7.2, RFC 8725.
 """
 
@@ -21,33 +21,33 @@ from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.errors import Denied, Reason
 
 MAX_SIZE: Final = 4096
-"""Bytes; ours take 180."""
+"""Bytes; ours have 180."""
 LIFETIME: Final = 60
-"""Seconds that ours are good for: half of what is taken, so that clocks may differ by nearly a minute."""
+"""Seconds of ours: half of what is accepted, so that clocks may differ by nearly a minute."""
 LONGEST: Final = 120
-"""Seconds ahead that an expiration may lie (proposal 000)."""
+"""Maximum seconds until the expiration (proposal 000)."""
 _MAC: Final = 32
 """Bytes of HMAC-SHA256."""
 _MAX_AUDIENCE: Final = 253
 _LATEST: Final = 2**53
-"""Seconds; the largest integer that every JSON reader reads alike (RFC 8259 §6)."""
+"""Seconds; the largest integer that all JSON parsers read alike (RFC 8259 §6)."""
 _HEADER: Final = frozenset({"alg", "kid", "typ"})
 _CLAIMS: Final = frozenset({"sub", "exp"})
 _OPTIONAL_CLAIMS: Final = frozenset({"iat", "aud"})
 _NOBODY: Final = BootstrapToken("000000", "0000000000000000")
-"""Whose MAC is computed where there is no token, so that this takes as long."""
-_REMEDY: Final = "check the token, and the clock of the machine that asks: a question is good for two minutes"
+"""Used for the MAC if the token does not exist, so that this takes as long."""
+_REMEDY: Final = "check the token, and the clock of the machine that asks: a request is valid for two minutes"
 
 Mac = Callable[[bytes, bytes], bytes]
-"""Key and message to a MAC."""
+"""Computes a MAC from key and message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnverifiedJWT:
-    """A well-formed JWT, of which nothing is proved yet."""
+    """A well-formed JWT that is not verified yet."""
 
     token_id: str
-    """Which token it claims to be made with."""
+    """The token that it claims to be made with."""
     expires: int
     """Seconds since the epoch."""
     issued: int | None
@@ -62,7 +62,7 @@ def hs256(key: bytes, message: bytes) -> bytes:
 
 
 def mint(token: BootstrapToken, now: float, *, audience: str | None = None) -> str:
-    """Write a JWT at ``now``, seconds since the epoch; ``audience`` is the cluster's identifier, where one is known."""
+    """Make a JWT. ``now``: epoch seconds. ``audience``: the cluster's identifier, if known."""
     claims: dict[str, object] = {"sub": token.id, "iat": int(now), "exp": int(now) + LIFETIME}
     if audience is not None:
         claims["aud"] = audience
@@ -72,12 +72,12 @@ def mint(token: BootstrapToken, now: float, *, audience: str | None = None) -> s
 
 
 def parse(text: bytes) -> UnverifiedJWT:
-    """Read a JWT without believing it; raises ``Denied``.
+    """Parse a JWT without verifying it. Raises ``Denied``.
 
-    1. Three parts of at most 4 KiB together, each base64url in its one spelling.
-    2. The header has exactly ``alg`` HS256, ``typ`` JWT and ``kid``, the id of a token: nothing else can be asked for.
-    3. The claims are ``sub``, the same id, ``exp``, and perhaps ``iat`` and ``aud``; times are whole seconds.
-    4. The signature is as long as the algorithm makes it.
+    1. It has three parts of canonical base64url, at most 4 KiB together.
+    2. The header is exactly ``alg`` HS256, ``typ`` JWT, and ``kid`` with a token's ID.
+    3. The claims are ``sub`` (the same ID), ``exp``, and optionally ``iat`` and ``aud``. Times are whole seconds.
+    4. The signature has the algorithm's length.
     """
     # 1, RFC 7515 §5.2 (1) and (2)
     try:
@@ -119,11 +119,11 @@ def verify(
     audience: str | None = None,
     mac: Mac = hs256,
 ) -> None:
-    """Prove a JWT by the token that its ``token_id`` names, None where there is none; raises ``Denied``.
+    """Verify a JWT. ``token``: the token that its ``token_id`` names, or None. Raises ``Denied``.
 
-    1. The signature is the token's; without a token the same MAC is computed, of nobody's secret.
-    2. It has not expired. 3. It does not last longer than two minutes from now, nor in itself.
-    4. If it names an audience, that is this cluster's identifier, ``audience``.
+    1. The signature is the token's. Without a token, the MAC of a dummy is computed.
+    2. It has not expired. 3. It expires within two minutes from now and from ``iat``.
+    4. If it has an audience, this is the cluster's identifier.
     """
     known = token if token is not None and token.id == unverified.token_id and token.secret else None
     # 1, RFC 7515 §5.2 (8)

@@ -1,7 +1,7 @@
 """CA pins: ``sha256:<hex>`` of a certificate's SubjectPublicKeyInfo, as kubeadm's ``--discovery-token-ca-cert-hash``.
 
-``select_pinned`` returns only certificates that are pinned themselves, so a bundle into which somebody mixed a CA of
-their own is worth no more than its pinned part. kubeadm trusts the whole bundle as soon as one certificate matches.
+``select_pinned`` returns only certificates that are pinned themselves, so other CAs in a bundle count for nothing.
+kubeadm trusts the whole bundle if one certificate matches.
 Source: kubeadm app/util/pubkeypin; RFC 7469 §2.4.
 """
 
@@ -23,7 +23,7 @@ _PIN: Final = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
 _MOST_FIELDS: Final = 10
 """Fields of a TBSCertificate (RFC 5280 §4.1)."""
 _VERSION: Final = 0xA0
-"""Its first field, [0] EXPLICIT; a certificate of version 1 has none."""
+"""The tag of the first field, [0] EXPLICIT. Version 1 certificates do not have it."""
 _FIELDS_BEFORE_KEY: Final = 5
 """serialNumber, signature, issuer, validity, subject."""
 
@@ -39,7 +39,7 @@ class CaPin:
 
 
 def parse(text: str) -> CaPin:
-    """Read a pin; prefix and digits in either case, as kubeadm reads them. Raises ``Denied``."""
+    """Parse a pin. Prefix and digits may have either case, as in kubeadm. Raises ``Denied``."""
     found = _PIN.fullmatch(text)
     if found is None:
         raise Denied(
@@ -52,25 +52,25 @@ def parse(text: str) -> CaPin:
 
 
 def require_pins(pins: frozenset[CaPin] | None) -> None:
-    """Refuse no pins at all, which are not the explicit wish to do without (None); raises ``Denied``."""
+    """Raise ``Denied`` for an empty set. None means that the caller chose to do without pins."""
     if pins is not None and not pins:
         raise Denied(
             Reason.CA_PIN_MALFORMED,
-            expected="at least one pin, or an explicit wish to do without",
+            expected="at least one pin, or an explicit choice to skip CA verification",
             got="none",
             remedy="take the pin from: nodeattest cluster-info show",
         )
 
 
 def pin_of(certificate: x509.Certificate) -> CaPin:
-    """Compute a certificate's pin over its key as it is encoded there, whatever kind of key it is."""
+    """Compute a certificate's pin over the key as encoded, regardless of the key's type."""
     fields = der.elements(certificate.tbs_certificate_bytes, der.Tag.SEQUENCE, at_most=_MOST_FIELDS)
     spki = fields[_FIELDS_BEFORE_KEY + (der.tag_of(fields[0]) == _VERSION)]
     return CaPin(hashlib.sha256(spki).digest())
 
 
 def select_pinned(bundle: Sequence[x509.Certificate], pins: Iterable[CaPin]) -> tuple[x509.Certificate, ...]:
-    """Return the certificates of a bundle that are pinned; raises ``Denied`` if none is."""
+    """Return the pinned certificates of a bundle. Raises ``Denied`` if there is none."""
     wanted = frozenset(pins)
     kept = tuple(certificate for certificate in bundle if pin_of(certificate) in wanted)
     if not kept:

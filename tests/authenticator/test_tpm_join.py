@@ -98,14 +98,6 @@ def with_tpm(machine: Machine, tpm: SoftwareTpm, **changes: object) -> Machine:
     return machine.prepare(provider={"name": "tpm", "settings": {"tcti": tpm.tcti}}, **changes)
 
 
-def test_a_node_with_a_registered_tpm_joins(attested: Machine, tpm: SoftwareTpm) -> None:
-    assert json.loads(attested.run("evidence").stdout)["endorsementFingerprint"] == tpm.endorsement_fingerprint()
-    done = attested.run()
-    assert done.returncode == 0, done.stderr
-    assert len(attested.api.requests) == 4
-    assert attested.run().stdout == done.stdout
-
-
 def test_the_serving_certificate_is_got_by_the_same_tpm_while_the_clients_is_got_too(
     attested: Machine, tpm: SoftwareTpm
 ) -> None:

@@ -24,7 +24,8 @@ from lying_servers import (
 )
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node.by_file import FileFound, by_file
+from nodeattest_discovery.node.by_file import by_file
+from nodeattest_discovery.node.client import Found
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 CA: Final = Ca()
@@ -66,10 +67,10 @@ class Cluster:
         (self.folder / name).write_bytes(data)
         return str(self.folder / name)
 
-    def find(self, content: Config | str | bytes, *, allow_credentials: bool = False) -> FileFound:
+    def find(self, content: Config | str | bytes, *, allow_credentials: bool = False) -> Found:
         return self.find_at(self.write(content), allow_credentials=allow_credentials)
 
-    def find_at(self, source: str, *, allow_credentials: bool = False) -> FileFound:
+    def find_at(self, source: str, *, allow_credentials: bool = False) -> Found:
         environment = self.time.environment(limit=12, public_roots=PUBLIC.pem)
         return by_file(source, environment, stdin=self.stdin, allow_credentials=allow_credentials)
 

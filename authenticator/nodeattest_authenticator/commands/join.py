@@ -100,7 +100,7 @@ def _check_files(options: JoinOptions) -> None:
 
 def _locate(options: JoinOptions, clock: Clock) -> tuple[Settings, BootstrapToken | None]:
     """Find the cluster unless it was given. Return the settings with it, and the token."""
-    way, settings, token, has_credentials = options.way, options.settings, options.token, options.renew
+    way, settings, token = options.way, options.settings, options.token
     if isinstance(way, StaticCluster):
         return replace(settings, discovery=_renewed_discovery(options, settings.cluster)), token
     from nodeattest_authenticator.refresh import configured_cluster
@@ -115,14 +115,13 @@ def _locate(options: JoinOptions, clock: Clock) -> tuple[Settings, BootstrapToke
 
             read = cast("Callable[[], bytes]", sys.stdin.buffer.read)
             found = by_file(way.source, environment, stdin=read, allow_credentials=way.allow_credentials)
-            token = token or _bootstrap_token(found.token)
-            has_credentials = has_credentials or found.runs_authenticator
     except (Denied, Unavailable) as verdict:
         raise refusal(verdict) from None
+    token = token or _bootstrap_token(found.token)
     for note in found.notes:
         console.log(note)
     cluster = configured_cluster(found)
-    if token is None and not has_credentials:
+    if token is None and not options.renew and not found.runs_authenticator:
         raise wrong("no token, and the discovery file has no usable one: pass --token-file")
     others = [Endpoint.parse(f"https://{word}") for word in way.servers] if isinstance(way, ByToken) else []
     with suppress(ValueError):  # the discovery file was local, so no server was asked

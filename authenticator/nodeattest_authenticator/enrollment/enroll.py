@@ -93,8 +93,8 @@ class Enrolled:
     """The result of an enrollment."""
 
     credential: CachedCredential
-    provider_id: ProviderID | None
-    """The provider ID of the spec, else the one that the controller assigned."""
+    assigned: ProviderID | None
+    """The provider ID in the request. The caller clears it if the machine knows its own."""
     version: int
     """The version of the evidence."""
 

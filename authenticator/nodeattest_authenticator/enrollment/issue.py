@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials, UnreachableError, select_server
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment import provider_id
-from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, Enrolled, enroll
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_authenticator.settings import Settings, invalid
 from nodeattest_authenticator.state import credential_cache
@@ -58,15 +58,6 @@ if TYPE_CHECKING:
 
 
 _DEVICE_LOCK: Final = "device.lock"
-
-
-@dataclass(frozen=True, slots=True)
-class _Issued:
-    """A certificate that is not stored yet."""
-
-    credential: CachedCredential
-    assigned: ProviderID | None
-    """The provider ID that the controller assigned. None if the machine knows its own."""
 
 
 def issue_and_store(
@@ -143,7 +134,7 @@ def _by_token(context: AgentContext) -> Credentials:
 
 def _issue_client(
     context: AgentContext, current: CachedCredential | None, store: PendingRequestFile, deadline: Deadline
-) -> _Issued:
+) -> Enrolled:
     if current is None:
         try:
             return _enroll(context, _by_token(context), store, deadline)
@@ -170,7 +161,7 @@ def _enroll(
     deadline: Deadline,
     *,
     names: SubjectNames | None = None,
-) -> _Issued:
+) -> Enrolled:
     """Enroll once. ``names``: those of a serving certificate."""
     settings = context.settings
     with ExitStack() as stack:
@@ -196,7 +187,7 @@ def _enroll(
             sent, refused = (evidence_block(settings.provider, one) for one in (enrolled.version, attestor.versions[0]))
             said = f"the certificate was issued for evidence {sent}, because the controller refused {refused}"
             context.log(f"{said}; upgrade the controller")
-        return _Issued(enrolled.credential, None if is_known else enrolled.provider_id)
+        return replace(enrolled, assigned=None) if is_known else enrolled
 
 
 def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) -> tuple[ProviderID | None, bool]:

@@ -100,7 +100,6 @@ def _from_file(path: str) -> bytes:
 
 
 def _from_command(command: tuple[str, ...]) -> bytes:
-    import os
     import subprocess
 
     try:
@@ -110,7 +109,6 @@ def _from_command(command: tuple[str, ...]) -> bytes:
             stdout=subprocess.PIPE,
             timeout=_COMMAND_SECONDS,
             check=False,
-            env=os.environ,
         )
     except subprocess.TimeoutExpired:
         raise _unknown(f"{command[0]} took longer than {_COMMAND_SECONDS} s") from None

@@ -1,11 +1,11 @@
-"""The reconciler of ``bootstrap-signer``: keeps the signatures of cluster-info equal to the tokens that sign.
+"""``bootstrap-signer``: keeps one signature in cluster-info for each token that may sign.
 
-``data.kubeconfig`` is signed as the exact string that it is. Every other key with the signature prefix is removed, and
-everything else stays unchanged. One write per change, and none without; a token's signature is removed at its expiry,
-whether or not anybody deletes the token. A failed write is retried after cluster-info was read again, and a write that
-is reverted again and again is repeated ever more rarely. The event loop runs after each signed mebibyte, and checking
-all tokens takes at most a tenth of the time, so a cluster with thousands of tokens delays no other.
-Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go; it gives up on a failed write (kubernetes#109233), and
+``data.kubeconfig`` is signed as the exact string. Other keys with the signature prefix are removed; everything else
+stays unchanged. Each change causes one write. A token's signature is removed when the token expires, even if nobody
+deletes the token. A failed write is retried after reading cluster-info again. A write that is reverted repeatedly is
+repeated less and less often. The event loop runs after each signed mebibyte, and checking tokens takes at most a tenth
+of the time, so a cluster with thousands of tokens delays no other.
+Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go, which gives up on a failed write (kubernetes#109233) and
 leaves stale signatures if the kubeconfig key is missing.
 """
 
@@ -35,9 +35,9 @@ from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 
 RECHECK: Final = 60.0
-"""Maximum seconds until an expiry is checked again, as the clock may jump."""
+"""Maximum seconds until an expiry is checked again, because the clock may jump."""
 _RETRY: Final = BackoffPolicy(initial=0.25, cap=30.0, jitter=0.25)
-"""Short, because a join may wait for the signature."""
+"""Short, because a join may be waiting for the signature."""
 
 
 class TokenController(StrEnum):
@@ -48,16 +48,16 @@ class TokenController(StrEnum):
 
 
 class Observer(Protocol):
-    """Receives what the controllers did; methods do not block."""
+    """Is told what the controllers did. Methods must not block."""
 
     def signed(self, tokens: int, seconds: float) -> None:
-        """Cluster-info has the signatures of so many tokens, so many seconds after the change that asked for it."""
+        """Note that cluster-info was signed by ``tokens``, ``seconds`` after the first pending change."""
 
     def cleaned(self, name: str) -> None:
         """Note that the Secret of an expired token was deleted."""
 
     def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
-        """Note that a write failed; it is tried again after so many seconds."""
+        """Note that a write failed and is retried after ``delay`` seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ControllerDeps:
     """Clocks, timers and randomness."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    """Wall clock: decides what has expired, and may jump."""
+    """Wall clock for expirations; it may jump."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
     timer: Timer = loop_timer
@@ -77,21 +77,21 @@ class ControllerDeps:
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:
-    """Return the seconds until a time, at most ``RECHECK``: clocks jump."""
+    """Return the seconds until a time, at most ``RECHECK``."""
     return min(max((moment - now).total_seconds(), 0.0), RECHECK)
 
 
 _KEY: Final = f"{NAMESPACE}/{NAME}"
-"""The one key of the queue: cluster-info is reconciled as a whole."""
+"""The only key of the queue."""
 _SYNC_LIMIT: Final = 60.0
 _REST: Final = 9.0
-"""Seconds of rest for a second of work: other clusters are served by the same event loop."""
+"""Seconds of rest for each second of work, because other clusters share the event loop."""
 _SAME_WRITES: Final = 4
-"""Of one content at once: people edit cluster-info, too. More are against a writer that reverts ours."""
+"""Burst of writes of the same signatures. More happen only if another writer reverts ours."""
 _SAME_WRITE_PAUSE: Final = 30.0
-"""Seconds until the next after these."""
+"""Seconds until the next write after the burst."""
 _SLICE: Final = 1 << 20
-"""Bytes that are signed without a pause; some five milliseconds."""
+"""Bytes to sign before other tasks run; about five milliseconds."""
 
 Signatures = Mapping[BootstrapToken, str]
 
@@ -99,7 +99,7 @@ Signatures = Mapping[BootstrapToken, str]
 def find_signing_tokens(
     secrets: Iterable[JsonObject], now: datetime
 ) -> tuple[tuple[BootstrapToken, ...], datetime | None]:
-    """Find the tokens that sign now, and when the first of them will have expired (None: never)."""
+    """Return the tokens that sign now, and when the first of them expires (None: never)."""
     tokens: list[BootstrapToken] = []
     ends: list[datetime] = []
     for secret in secrets:
@@ -113,7 +113,7 @@ def find_signing_tokens(
 
 
 def desired_cluster_info(config_map: JsonObject, signatures: Signatures) -> JsonObject | None:
-    """Return cluster-info as it must be with the signatures of its text; None where it is so already."""
+    """Return cluster-info with exactly these signatures, or None if it has them already."""
     data = mapping(config_map, "data")
     wanted = {key: value for key, value in data.items() if not key.startswith(SIGNATURE_PREFIX)}
     if isinstance(data.get(KUBECONFIG_KEY), str):
@@ -122,12 +122,12 @@ def desired_cluster_info(config_map: JsonObject, signatures: Signatures) -> Json
 
 
 def current_signatures(config_map: JsonObject) -> JsonObject:
-    """Return the signatures that are in cluster-info, and other keys with their prefix."""
+    """Return the keys of cluster-info that have the signature prefix."""
     return {key: value for key, value in mapping(config_map, "data").items() if key.startswith(SIGNATURE_PREFIX)}
 
 
 async def sign_all(content: bytes, tokens: Iterable[BootstrapToken], known: Signatures) -> Signatures:
-    """Sign by all of these but those whose signature of this content is known; let others run after each slice."""
+    """Sign with each token unless its signature is known. Other tasks run after each slice."""
     signatures: dict[BootstrapToken, str] = {}
     signed = 0
     for token in tokens:
@@ -144,7 +144,6 @@ class BootstrapSigner:
     """Signs the cluster-info of one cluster."""
 
     def __init__(self, client: ApiClient, tokens: Reflector, *, observer: Observer, deps: ControllerDeps) -> None:
-        """``tokens`` is run by its owner, who calls ``token_changed``."""
         self.info = watch_cluster_info(client, lambda _key, _found: self._enqueue())
         self._client = client
         self._tokens = tokens
@@ -152,16 +151,16 @@ class BootstrapSigner:
         self._deps = deps
         self._queue = deps.queue()
         self._signed: tuple[bytes, Signatures] = (b"", {})
-        """The last text and its signatures."""
+        """The last content and its signatures."""
         self._rest_until = float("-inf")
         self._pending_since: float | None = None
-        """When the first change came that is not reconciled yet, on the monotonic clock."""
+        """Monotonic time of the first change that is not reconciled yet."""
         self._written: tuple[tuple[str, str] | None, JsonObject] | None = None
-        """The version in the cache when we wrote, and what we wrote: newer than the cache until that moves on."""
+        """The cached version at the last write, and the object written, which is newer until the cache changes."""
         self._writes = RateLimiter(burst=_SAME_WRITES, per_second=1 / _SAME_WRITE_PAUSE, clock=deps.clock)
 
     def token_changed(self) -> None:
-        """Reconcile: a token was added, changed or deleted."""
+        """Reconcile after a token was added, changed or deleted."""
         self._enqueue()
 
     async def run(self) -> None:
@@ -192,7 +191,7 @@ class BootstrapSigner:
     async def _process(self, key: str) -> None:
         if not (self._tokens.synced and self.info.synced):
             return
-        self._mark_pending()  # a token's end comes without a change
+        self._mark_pending()  # a token expires without a change
         wait = self._rest_until - self._deps.clock()
         if wait > 0:
             self._queue.add_after(key, wait)
@@ -202,7 +201,7 @@ class BootstrapSigner:
             await self._reconcile(key, current)
         except ApiError as error:
             if isinstance(error, NotFound) and self.info.get(_KEY) is None:
-                self._settle(key)  # when cluster-info is there again, the watch says so
+                self._settle(key)  # the watch reports it when cluster-info exists again
                 return
             self._observer.failed(TokenController.SIGNER, error, self._queue.retry(key, error))
 
@@ -239,7 +238,7 @@ class BootstrapSigner:
         self._pending_since = None
 
     async def _current(self, key: str) -> JsonObject | None:
-        """Return cluster-info: as watched or written last, and read again after a failed write."""
+        """Return cluster-info as watched or written last; read it again after a failed write."""
         if self._queue.failures(key):
             return await self._client.get(PATH)
         if self._written is not None:

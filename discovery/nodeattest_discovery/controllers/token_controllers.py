@@ -1,11 +1,10 @@
-"""The bootstrap token controllers of one cluster on one informer of its tokens; and ``token-cleaner`` itself.
+"""``token-cleaner``, and both bootstrap token controllers of one cluster on one informer.
 
-A bug in one controller stops neither the informer nor the other. The cleaner deletes only the version that was checked,
-of a Secret whose type and name are a token's; a Secret that changed or was recreated meanwhile is checked again. An
-unreadable expiration counts as past. A token that is valid by the API server's clock is not deleted, because ours may
-be wrong. A failed delete is retried.
-Source: kubernetes pkg/controller/bootstrap/tokencleaner.go; it gives up on a failed delete, and deletes Secrets of the
-type under any name.
+A bug in one controller stops neither the informer nor the other controller. The cleaner deletes a Secret only in the
+version that it checked, and only if type and name are a token's. An invalid expiration counts as past. A token that is
+valid by the API server's clock is not deleted, because our clock may be wrong. A failed delete is retried.
+Source: kubernetes pkg/controller/bootstrap/tokencleaner.go, which gives up on a failed delete and deletes Secrets of
+the type under any name.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject
 
 _WORKERS: Final = 4
-"""Deletes at the same time: hundreds of tokens may expire together."""
+"""Concurrent deletes; hundreds of tokens may expire together."""
 _CLOCKS_DIFFER: Final = 30.0
-"""Seconds that our clock may be wrong. A deletion is final, and one clock serves many clusters."""
+"""Seconds by which our clock may differ from the API server's."""
 
 
 class TokenCleaner:
     """Deletes expired tokens of one cluster."""
 
     def __init__(self, client: ApiClient, tokens: Reflector, *, observer: Observer, deps: ControllerDeps) -> None:
-        """``tokens`` is run by its owner, who calls ``token_changed``."""
         self._client = client
         self._tokens = tokens
         self._observer = observer
@@ -51,7 +49,7 @@ class TokenCleaner:
         self._queue = deps.queue()
 
     def token_changed(self, key: str, secret: JsonObject | None) -> None:
-        """Process a token now, or when it will have expired."""
+        """Process a token now or when it expires."""
         if secret is None or not _may_be_deleted(secret):
             return
         state, moment = expiry(secret, self._deps.now())
@@ -95,7 +93,7 @@ class TokenCleaner:
         self._queue.add_after(key, RECHECK)  # by then the watch has delivered the deletion
 
     def _early(self, moment: datetime) -> float:
-        """Return for how many more seconds it is valid by the API server's clock."""
+        """Return the seconds until it expires by the API server's clock."""
         theirs = self._client.server_time()
         return 0.0 if theirs is None else (moment - theirs).total_seconds()
 
@@ -111,7 +109,7 @@ class TokenCleaner:
 
 
 def _may_be_deleted(secret: JsonObject) -> bool:
-    """Whether a Secret is a token that is not being deleted; without a UID it could be any."""
+    # Without a UID, the delete could hit another Secret.
     return (
         is_token_secret(secret)
         and bool(text(secret, "metadata", "uid"))
@@ -122,10 +120,10 @@ def _may_be_deleted(secret: JsonObject) -> bool:
 _KEPT_DATA: Final = ("token-id", "token-secret", "expiration", "usage-bootstrap-signing")
 _MAX_OBJECTS: Final = 100_000
 _MAX_BYTES: Final = 16 << 20
-"""Of tokens kept of one cluster: some ten thousand."""
+"""Bytes of cached tokens of one cluster, about ten thousand."""
 
 Supervise = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
-"""Runs the controller of a name, and restarts it after a bug."""
+"""Runs a named controller and restarts it after a bug."""
 
 
 async def _run_once(_name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -133,7 +131,7 @@ async def _run_once(_name: str, run: Callable[[], Awaitable[None]]) -> None:
 
 
 class TokenControllers:
-    """Those that are enabled, for one connection."""
+    """The enabled controllers of one cluster."""
 
     def __init__(
         self,
@@ -156,7 +154,7 @@ class TokenControllers:
         self._cleaner: TokenCleaner | None = None
 
     async def run(self) -> None:
-        """Serve until canceled."""
+        """Run until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tokens.run())
             for name in sorted(self._enabled):
@@ -165,7 +163,7 @@ class TokenControllers:
 
     @property
     def synced(self) -> bool:
-        """Whether each controller runs, and all that is watched has been read once."""
+        """Whether each controller runs and each watch has its first list."""
         signs, cleans = TokenController.SIGNER in self._enabled, TokenController.CLEANER in self._enabled
         if (signs and self._signer is None) or (cleans and self._cleaner is None):
             return False
@@ -173,7 +171,7 @@ class TokenControllers:
 
     @property
     def last_error(self) -> ApiError | None:
-        """What keeps a watch from being followed; None while all is well."""
+        """The error of a failing watch, or None."""
         return next((reflector.last_error for reflector in self._watched() if reflector.last_error is not None), None)
 
     async def _run_signer(self) -> None:

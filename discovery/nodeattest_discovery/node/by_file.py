@@ -1,10 +1,8 @@
-"""Discovery by file: a kubeconfig that somebody trusted put there, by path, https URL or standard input.
+"""Discovery by file: a kubeconfig from a trusted source, by path, https URL or standard input.
 
-The file is bounded in size and time and comes over https or from this machine. What it may not hold is refused before
-anything is asked: nothing in it skips verification, goes through a proxy, speaks plain http or runs a command. The
-server that it names proves itself by the file's own CA before it is believed, and only then may see a token of the
-file, if the caller allows one at all. Two readers cannot choose different clusters: where kubeadm and client-go would,
-the file is refused.
+Before any request, a file is refused if it skips verification, uses a proxy or plain http, or runs a command. The
+server that it names is verified by the file's CA. Only then it may receive a token of the file, if the caller allows
+one. A file in which kubeadm and client-go would choose different clusters is refused.
 Source: kubeadm discovery/file/file.go, discovery/https and app/util/kubeconfig; client-go tools/clientcmd/api/v1 and
 validation.go.
 """
@@ -30,10 +28,10 @@ from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 AUTHENTICATOR: Final = "kubelet-authenticator"
-"""The one command that a discovery file may name; nobody runs it because of that."""
+"""The only command that a discovery file may name. Discovery does not run it."""
 _TOKENS: Final = frozenset({"token", "tokenFile"})
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,65536}", re.ASCII)
-"""What may be in a header."""
+"""A token that a header can hold."""
 _CLUSTER_FIELDS: Final = frozenset(
     {
         "server",
@@ -48,7 +46,7 @@ _CLUSTER_FIELDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """Something that is in another local file."""
+    """Content in another local file."""
 
     path: str
 
@@ -58,25 +56,25 @@ Stored = bytes | FileReference | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryFile:
-    """The cluster that the file means."""
+    """The cluster and user that a discovery file selects."""
 
     server: str
     tls_server_name: str | None = None
     ca: Stored = field(default=None, repr=False)
     token: str | FileReference | None = field(default=None, repr=False)
-    """A bearer token, where credentials are allowed."""
+    """A bearer token, if credentials are allowed."""
     runs_authenticator: bool = False
-    """The file's user runs ``kubelet-authenticator``: a node that attests needs no other credential."""
+    """Whether the user runs ``kubelet-authenticator``, so that the node needs no other credential."""
 
 
 def parse_discovery_file(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
-    """Read the file; raises ``Denied``.
+    """Parse a discovery file. Raises ``Denied``.
 
-    1. Strict YAML, a kubeconfig with known fields only, no name twice.
-    2. No user in it, whether meant or not, holds what is not allowed.
-    3. The current context's cluster is meant; without one the unnamed, or the only one.
-    4. That cluster is spoken to over https, verified, and directly.
-    5. The current context's user is meant, and has a token or runs the agent, not both.
+    1. It is a kubeconfig in strict YAML with known fields only and unique names.
+    2. No user, selected or not, holds anything that is not allowed.
+    3. It selects the current context's cluster, else the unnamed or the only one.
+    4. The cluster is reached over https, verified and without a proxy.
+    5. It selects the current context's user, who has a token or runs the agent, not both.
     """
     # 1
     document = clusterinfo.parse_kubeconfig_document(text, malformed)
@@ -108,20 +106,20 @@ def parse_discovery_file(text: str, *, local: bool, allow_credentials: bool) -> 
 
 
 def checked_token(text: str) -> str:
-    """Return a bearer token that a header can hold; raises ``Denied``."""
+    """Return a bearer token unchanged. Raises ``Denied`` if a header cannot hold it."""
     if _TOKEN.fullmatch(text) is None:
         raise malformed("a token of visible ASCII characters", f"{len(text)} characters")
     return text
 
 
 def malformed(expected: str, got: str) -> Denied:
-    """Report that the file is no such kubeconfig."""
+    """Return the refusal of an invalid file."""
     remedy = "make one: nodeattest cluster-info show -o kubeconfig"
     return Denied(Reason.CLUSTER_INFO_MALFORMED, expected=expected, got=got, remedy=remedy)
 
 
 def not_allowed(expected: str, got: str, remedy: str) -> Denied:
-    """Report that the file holds what it must not."""
+    """Return the refusal of content that is not allowed."""
     return Denied(Reason.DISCOVERY_FILE_NOT_ALLOWED, expected=expected, got=got, remedy=remedy)
 
 
@@ -149,7 +147,7 @@ def _meant(clusters: dict[str, JsonObject], context: JsonObject) -> JsonObject:
     if name is None:
         name = next(iter(clusters), "") if len(clusters) == 1 else ""
     elif name and "" in clusters:
-        # kubeadm takes the unnamed cluster, and connects to the current context's.
+        # kubeadm takes the CA of the unnamed cluster, and connects to the current context's.
         raise malformed("one cluster that is meant", "the current context's, and an unnamed one besides")
     if name not in clusters:
         raise malformed("a current context with a cluster, an unnamed cluster, or only one", str(len(clusters)))
@@ -173,7 +171,7 @@ def _server_name(cluster: JsonObject) -> str | None:
 
 
 def _check_user(user: JsonObject, *, local: bool, allow_credentials: bool) -> None:
-    """Refuse power that a discovery file must not carry; fields are named, values never."""
+    """Refuse credentials and commands that are not allowed. Messages name fields, never values."""
     others = sorted(user.keys() - _TOKENS - {"exec", "extensions"})
     if others:
         remedy = "remove the user: a node attests instead"
@@ -206,7 +204,6 @@ def _token(user: JsonObject, *, local: bool) -> str | FileReference | None:
 
 
 def _ca(cluster: JsonObject, *, local: bool) -> Stored:
-    """Read ``certificate-authority-data``, which prevails, or else the file that ``certificate-authority`` names."""
     data, path = _text(cluster, "certificate-authority-data"), _text(cluster, "certificate-authority")
     if data is None:
         return _in_file(path, local=local) if path is not None else None
@@ -242,24 +239,15 @@ _FILE_BY_URL: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFound(Found):
-    """What a file says: the cluster, and perhaps who the node shall be."""
-
-    token: str | None = field(default=None, repr=False)
-    runs_authenticator: bool = False
-    """The file's user runs ``kubelet-authenticator``: a node that attests needs no other credential."""
-
-
 def by_file(
     source: str, environment: Environment, *, stdin: Callable[[], bytes], allow_credentials: bool = False
-) -> FileFound:
-    """Find the cluster that a file names: a path, an https URL, or ``-`` for standard input.
+) -> Found:
+    """Find the cluster that a file names. ``source``: a path, an https URL, or ``-`` for standard input.
 
-    Raises ``Denied`` for what no waiting mends, ``Unavailable`` when the time is over. A server that may not be asked
-    (403) is enough, as in kubeadm: its certificate passed, and the file is what is trusted.
+    A server that forbids reading cluster-info (403) is accepted, as in kubeadm: its certificate passed, and the file is
+    trusted. Raises ``Denied`` if a retry does not help, and ``Unavailable`` at the time limit.
 
-    1. Read the file. 2. Take it apart. 3. Read what it names beside itself. 4. Ask the server that it names.
+    1. Read the file. 2. Parse it. 3. Read the files that it names. 4. Query its server.
     """
     deadline = environment.deadline()
     # 1
@@ -279,7 +267,7 @@ def by_file(
         token = checked_token(_local(base / token.path).decode("ascii", "replace").strip())
     # 4
     info = ClusterInfo(server=parsed.server, ca_certificates=certificates, tls_server_name=parsed.tls_server_name)
-    found = FileFound(info=info, asked="", token=token, runs_authenticator=parsed.runs_authenticator)
+    found = Found(info=info, asked="", token=token, runs_authenticator=parsed.runs_authenticator)
     return first_valid(
         [parse_server(info.server)],
         lambda server: _confirmed(server, found, deadline, environment.public_roots),
@@ -288,12 +276,12 @@ def by_file(
     )
 
 
-def _confirmed(server: Endpoint, found: FileFound, deadline: Deadline, public_roots: bytes | None) -> FileFound:
-    """Ask the server over a verified connection; raises ``Unavailable`` or ``Denied``.
+def _confirmed(server: Endpoint, found: Found, deadline: Deadline, public_roots: bytes | None) -> Found:
+    """Query the server over a verified connection. Raises ``Unavailable`` or ``Denied``.
 
-    1. Its certificate passes under the file's CAs; without any, under those of this machine.
-    2. It serves cluster-info, or says that it may not. One that is unsound changes nothing.
-    3. The file's CAs stay; if there are none, those of cluster-info are taken.
+    1. Verify its certificate by the file's CAs, or this machine's if the file has none.
+    2. Read cluster-info. If it is forbidden or invalid, the file counts.
+    3. Keep the file's CAs, or take those of cluster-info if the file has none.
     """
     # 1
     certificates, notes = found.info.ca_certificates, found.notes
@@ -322,7 +310,7 @@ def _confirmed(server: Endpoint, found: FileFound, deadline: Deadline, public_ro
 def _read(
     source: str, environment: Environment, deadline: Deadline, stdin: Callable[[], bytes]
 ) -> tuple[bytes, Path | None]:
-    """Return a file's bytes, and for a local file the folder to which its paths are relative."""
+    """Return a file's bytes, and for a local file its folder, to which paths in it are relative."""
     if source == _STDIN:
         return _bounded(stdin()), None
     if "://" not in source:
@@ -334,7 +322,7 @@ def _read(
 
 
 def _url(source: str) -> tuple[Endpoint, str]:
-    """Take an https URL apart; it may hold a query, which is shown nowhere: it may be a permission."""
+    """Split an https URL. Its query is never shown, because it may be a credential."""
     if not source.startswith("https://"):
         raise not_allowed("a path, an https URL, or -", "a URL of another scheme", "serve the file over https")
     parts = urlsplit(source)

@@ -1,18 +1,16 @@
 """Discovery by bootstrap token: cluster-info that the token signs, from API servers or from a discovery front.
 
-The token itself is sent nowhere. With pins, the connection that counts trusts pinned certificates only, however many
-others are beside them in a signed bundle. (kubeadm trusts them all: the holder of a leaked token without the CA's key
-can sign a bundle of the real CA and its own.) An answer is believed whole or not at all.
+The token itself is never sent. With pins, the verified connection trusts pinned certificates only, even if the signed
+bundle holds others. (kubeadm trusts the whole bundle, so the holder of a leaked token could add a CA.)
 
-A front (proposal 000) sees a JWT that is good for two minutes at most and for reading only. Its answer counts only
-under the token's signature over the very bytes, and with pins only if the cluster's own server confirms it. The front's
-own certificate proves nothing. An old answer that the token signed passes for a new one as long as the token lives;
-what it may say is bounded by the pins.
+A front (proposal 000) gets a JWT that is valid for two minutes and for reading only. Its answer must be signed by the
+token. With pins, a server of the cluster must confirm it. The front's certificate proves nothing. An old signed answer
+can be replayed while the token lives, but only with pinned CAs.
 
-``refresh`` follows rotated CAs and moved servers. A change is read over a connection that the presently trusted CAs
-authenticate. It is accepted only if one of them stays, and, if it changes CAs or server, only if the server that it
-names authenticates itself under a CA that was trusted before and still is. So a writer of cluster-info without a key of
-the cluster's CA cannot lead nodes to another server, not even by adding first a CA and then an address.
+``refresh`` follows rotated CAs and moved servers. A change is read over a connection that the trusted CAs authenticate.
+It is accepted only if one of these CAs stays. If it changes CAs or server, the server that it names must authenticate
+itself by a CA that stays. So a writer of cluster-info without a key of the cluster's CA cannot redirect nodes, not even
+by adding first a CA and then a server.
 Source: kubeadm discovery/token/token.go; companion proposals 000 and 001; docs/decisions.md; Kubernetes "Manual
 Rotation of CA Certificates" (old, then old and new, then new).
 """
@@ -43,13 +41,11 @@ _NOT_FOR_ALL: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.F
 def by_token(
     endpoints: Sequence[str], token: BootstrapToken, pins: frozenset[CaPin] | None, environment: Environment
 ) -> Found:
-    """Find the cluster that one of these servers (``host:port`` or https URL) belongs to.
+    """Find the cluster of these servers (``host:port`` or https URL). ``pins=None`` skips CA verification.
 
-    ``pins=None`` leaves out whether the server is the cluster's own: an explicit wish of the caller. Raises
-    ``Denied`` for what no waiting mends, ``Unavailable`` when the time is over. What is final and what is asked again
-    is as in kubeadm: a wrong signature, a text that is no cluster-info, a CA that is not pinned and a second answer
-    that differs are final for the server that gave them; no answer, no permission, no signature of this token yet and
-    a certificate that does not pass are asked again, since clusters start, clocks are set, and signers take a moment.
+    As in kubeadm, a server is final if its signature is wrong, its text is not cluster-info, its CA is not pinned, or
+    its second answer differs. It is queried again if it does not answer, forbids reading, has no signature of this
+    token, or has an untrusted certificate. Raises ``Denied`` if a retry does not help, else ``Unavailable``.
     """
     servers = [parse_endpoint(endpoint) for endpoint in endpoints]
     if not servers:
@@ -72,12 +68,12 @@ def by_front(
     *,
     servers: Sequence[str] = (),
 ) -> Found:
-    """Find the cluster that a front (``host:port`` or https URL) stands for; asks once.
+    """Find the cluster of a front (``host:port`` or https URL) by one request.
 
-    ``servers``: API servers that the caller knows; where there are any, they bear the answer out, and not the one that
-    it names: the holder of a leaked token chooses that, and every certificate of the cluster's CA for any name would
-    do. Raises ``Unavailable`` for a front that is away, knows no such token or does not sign, ``Denied`` for an answer
-    that no waiting mends. ``Found.asked`` is the cluster's server, never the front.
+    ``servers``: API servers that the caller knows. If there are any, they confirm the answer instead of the server that
+    it names, because the holder of a leaked token chooses that one. ``Found.asked`` is the cluster's server, never the
+    front. Raises ``Unavailable`` if the front is unreachable, does not know the token or does not sign, and ``Denied``
+    if a retry does not help.
     """
     server, known = parse_endpoint(front), tuple(parse_endpoint(one) for one in servers)
     require_pins(pins)
@@ -91,12 +87,12 @@ class _Asker:
     deadline: Deadline
 
     def ask_server(self, server: Endpoint) -> Found:
-        """Ask one API server, and check what it says.
+        """Query one API server and check its answer.
 
-        1. First look: unverified, and without credentials; it holds a signature of this token.
-        2. The signature is this token's over the exact text, which is a sound cluster-info.
-        3. CAs that are pinned themselves, and valid, are in it.
-        4. A server that one of these vouches for, at the same address, says the same, byte for byte.
+        1. Read cluster-info unverified and without credentials. It has a signature of this token.
+        2. The signature is valid for the exact text, which is valid cluster-info.
+        3. It holds CAs that are pinned and valid now.
+        4. The server, verified by these CAs, returns the same text.
         """
         # 1
         published = client.fetch_cluster_info(server, https.UNVERIFIED, self.deadline)
@@ -128,15 +124,14 @@ class _Asker:
         return Found(info=info, asked=server.url, notes=notes)
 
     def ask_front(self, front: Endpoint, known: tuple[Endpoint, ...]) -> Found:
-        """Ask a front, and check what it says.
+        """Query a front and check its answer.
 
-        1. Ask, unverified, with a JWT; only status 200 is an answer.
-        2. Exactly one header holds exactly the signature that this token makes over the body.
-        3. The body is the ConfigMap cluster-info, and a sound kubeconfig is in it.
-        4. CAs that are pinned themselves, and valid, are in that.
-        5. A server of the cluster, vouched for by one of these, says the same, byte for byte: one that is known, else
-           the one that the kubeconfig names. Where it refuses to say, only these CAs and the server that was asked are
-           found: what a token signed, and no server of the cluster, may contain untrusted CAs.
+        1. Send a JWT unverified. Only status 200 is an answer.
+        2. Exactly one header holds this token's signature of the body.
+        3. The body is the ConfigMap cluster-info with a valid kubeconfig.
+        4. It holds CAs that are pinned and valid now.
+        5. A known server, or the one that the kubeconfig names, verified by these CAs, returns the same text. If it
+           forbids reading, only these CAs and this server are trusted, because nobody confirmed the others.
         """
         # 1, 2
         text = client.parse_config_map(self._ask_signed(front)).text()
@@ -160,10 +155,9 @@ class _Asker:
         return Found(info=believed, asked=asked.url, notes=(note, *notes))
 
     def _ask_signed(self, front: Endpoint) -> bytes:
-        """Return a front's answer, which this token signed.
+        """Return a front's answer, signed by this token.
 
-        The header is compared whole: a JWT has another header (``typ``), and a signature of cluster-info's text is
-        one over other bytes, so neither passes here.
+        A JWT has another header (``typ``), and a signature of cluster-info's text covers other bytes: neither passes.
         """
         headers = {"Authorization": f"Bearer {jwt.mint(self.token, self.deadline.clock.now())}"}
         answer = client.get(front, client.cluster_info_path(front), https.UNVERIFIED, self.deadline, headers=headers)
@@ -196,9 +190,9 @@ class _Asker:
     def _confirm(
         self, servers: Sequence[Endpoint], trust: https.Verified, text: str
     ) -> tuple[Endpoint, client.RefusedError | None]:
-        """Ask servers in turn; return the one that says the same, or the first that does not show cluster-info.
+        """Query servers in turn. Return the one that returns this text, or the first that forbids reading.
 
-        Raises ``Denied`` for another text, ``Unavailable`` if none answers.
+        Raises ``Denied`` for another text, and ``Unavailable`` if none answers.
         """
         away = Unavailable(Reason.API_UNAVAILABLE, "no server to ask", remedy="name one")
         for server in servers:
@@ -243,12 +237,11 @@ def refresh(
     tls_server_name: str | None = None,
     pin_server: bool = False,
 ) -> Found | None:
-    """Ask these servers (https URLs) in turn for cluster-info; None if the cluster does not tell.
+    """Read cluster-info from these servers (https URLs) in turn. Return None if the cluster does not publish it.
 
-    ``tls_server_name`` is the name in the servers' certificates where it is not their host. ``pin_server``: only CAs
-    are of interest; the server that news names is not asked, since no way from here may lead there, and the one that
-    answers must confirm its own news. Raises ``Denied`` for news that cannot be believed and that no other server
-    mends, ``Unavailable`` when no server answers.
+    ``tls_server_name``: the name in the servers' certificates, if it is not their host. ``pin_server``: follow CAs
+    only. Then the server that answers must confirm its own change, because the one that it names may be unreachable.
+    Raises ``Denied`` if all changes were refused, and ``Unavailable`` if no server answers.
     """
     deadline = environment.deadline()
     addresses = list(dict.fromkeys(parse_server(server) for server in servers))
@@ -281,13 +274,13 @@ class _Question:
     deadline: Deadline
 
     def news(self, server: Endpoint) -> Found:
-        """Ask one server, and check what is new.
+        """Query one server and check what changed.
 
-        1. It answers over a connection that the trusted CAs vouch for.
-        2. The text is a sound cluster-info.
-        3. It keeps at least one key of the trusted CAs.
-        4. If its CAs, its server or that server's name are not the known ones, the server proves itself under a CA that
-           was kept and vouches for the one that was asked, and says the same; or the one that was asked does.
+        1. It answers over a connection that the trusted CAs verify.
+        2. The text is valid cluster-info.
+        3. It keeps the key of at least one trusted CA.
+        4. If CAs, server or server name changed, the new server returns the same text, verified by a CA that was kept
+           and that also verifies the queried server. With ``pin_server`` the queried server does.
         """
         # 1
         trust = client.verified(self.trusted, self.deadline.clock, self.tls_server_name)
@@ -315,7 +308,7 @@ class _Question:
         return Found(info=info, asked=server.url)
 
     def _vouching(self, kept: tuple[x509.Certificate, ...], server: Endpoint) -> tuple[x509.Certificate, ...]:
-        """Return the CAs that verify the server that was asked, without others that are only listed beside them."""
+        """Return the CAs that verify the queried server, without others of the bundle."""
         if len(kept) == 1 and len(self.trusted) == 1:
             return kept
         found = tuple(one for one in kept if self._vouches(one, server))
@@ -341,7 +334,7 @@ class _Question:
         trust = client.verified(kept, self.deadline.clock, name)
         try:
             answer = client.fetch_cluster_info(place, trust, self.deadline).kubeconfig
-        except client.RefusedError as error:  # that another server may not be asked says nothing about this one
+        except client.RefusedError as error:  # it says nothing about the queried server
             raise Unavailable(Reason.API_UNAVAILABLE, error.detail, remedy=error.remedy) from None
         if answer != text:
             raise Denied(

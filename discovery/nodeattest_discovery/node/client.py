@@ -1,8 +1,7 @@
 """Requests for cluster-info, sent to several servers in turn until one gives a valid answer or the time is over.
 
-A server that was refused is not asked again, and does not keep the others from being asked. A server that is away or
-not ready is asked again every five seconds, as kubeadm asks its only one. What another attempt may mend is
-``Unavailable``. JSON with repeated members is refused, since two readers would read it differently.
+A server whose answer was refused is not queried again. A server that is unreachable or not ready is queried again every
+five seconds, as in kubeadm; this is ``Unavailable``. JSON with duplicate keys is refused, because parsers disagree.
 Source: kubeadm discovery/token (PollUntilContextTimeout) and app/util/endpoint.go (ParseHostPort); Kubernetes API,
 core/v1 ConfigMap; RFC 3986 §3.2.2 (brackets around IPv6).
 """
@@ -53,7 +52,7 @@ _PORT: Final = re.compile(r":[0-9]+\Z", re.ASCII)
 _MAX_SIZE: Final = 1 << 20
 """Bytes; etcd's limit of an object."""
 _MAX_VALUES: Final = 50_000
-"""A signature for each token that signs is one of them."""
+"""JSON values of the ConfigMap, among them a signature for each token."""
 UNTRUSTED: Final = (
     "if this machine's clock is right, this is not the cluster's server, or its certificate names it otherwise"
 )
@@ -70,38 +69,39 @@ def _ignore_line(line: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Arguments of every way of discovery."""
+    """Arguments of each kind of discovery."""
 
     clock: Clock = field(default_factory=Clock)
     log: Callable[[str], None] = _ignore_line
-    """Takes one line for the person who waits; never a secret."""
+    """Takes one line for the user, without secrets."""
     limit: float = _LIMIT
-    """Seconds for the whole of one discovery."""
+    """Seconds for a whole discovery."""
     public_roots: bytes | None = None
-    """CAs in PEM for servers of public names (a discovery file by URL); None: those of this machine."""
+    """CAs in PEM for the server of a discovery file. None: this machine's."""
 
     def deadline(self) -> Deadline:
-        """Start the clock of one discovery."""
+        """Return the deadline of a discovery that starts now."""
         return Deadline.after(self.clock, self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A cluster, and why it may be believed to be the right one."""
+    """A verified cluster."""
 
     info: ClusterInfo
-    """Where the API server is, and the CAs that may be trusted from now on."""
+    """The API server and the CAs to trust from now on."""
     asked: str
     """URL of the server that answered: ``https://host:port``."""
     notes: tuple[str, ...] = ()
-    """What a person must read: what was not checked, what is not as asked."""
+    """Notes for the user: what was not checked, and what differs from the request."""
+    token: str | None = field(default=None, repr=False)
+    """The bearer token of a discovery file."""
+    runs_authenticator: bool = False
+    """Whether the discovery file's user runs ``kubelet-authenticator``."""
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read a server that a person named, ``host:port`` or ``https://host[:port]``; raises ``Denied``.
-
-    A path is refused: cluster-info is asked for at the root, and another path means something else.
-    """
+    """Parse a server that a user named: ``host:port`` or ``https://host[:port]`` without a path. Raises ``Denied``."""
     is_url = text.startswith(_HTTPS)
     named = text.removeprefix(_HTTPS).removesuffix("/") if is_url else text
     if "/" not in named and (is_url or _PORT.search(named)):
@@ -116,7 +116,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_server(url: str) -> Endpoint:
-    """Read a server's URL as it is in a kubeconfig, path and all; raises ``Denied``. Equal addresses are equal."""
+    """Parse a server's URL of a kubeconfig, in canonical form. Raises ``Denied``."""
     parts = urlsplit(check_server(url))
     host = (parts.hostname or "").lower()
     with suppress(ValueError):
@@ -126,14 +126,14 @@ def parse_server(url: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class PublishedClusterInfo:
-    """The ConfigMap ``kube-public/cluster-info``; nothing of it is proved yet."""
+    """The ConfigMap ``kube-public/cluster-info``, not verified yet."""
 
     kubeconfig: str | None = field(repr=False)
     signatures: dict[str, str] = field(repr=False)
-    """Detached signatures by the id of the token that made them."""
+    """Detached signatures by token ID."""
 
     def text(self) -> str:
-        """Return the kubeconfig, which must be there; raises ``Denied``."""
+        """Return the kubeconfig. Raises ``Denied`` if there is none."""
         if self.kubeconfig:
             return self.kubeconfig
         raise Denied(
@@ -145,9 +145,9 @@ class PublishedClusterInfo:
 
 
 def parse_config_map(body: bytes) -> PublishedClusterInfo:
-    """Read the ConfigMap; raises ``Denied``.
+    """Parse the ConfigMap. Raises ``Denied``.
 
-    1. JSON of a bounded size, one object, no member twice. 2. It says that it is this ConfigMap. 3. Its data is text.
+    1. It is a JSON object of bounded size without duplicate keys. 2. It is this ConfigMap. 3. Its data is text.
     """
     # 1
     try:
@@ -175,8 +175,8 @@ def first_valid(
 ) -> T:
     """Return the first valid answer.
 
-    ``ask`` raises ``Denied`` for an answer that no waiting mends, ``Unavailable`` for one that it may. Raises the first
-    refusal when every server was refused, else the last ``Unavailable`` when the time is over.
+    ``ask`` raises ``Denied`` if a retry does not help, else ``Unavailable``. Raises the first ``Denied`` if all servers
+    were refused, or the last ``Unavailable`` at the deadline.
     """
     left = list(dict.fromkeys(servers))
     refused: Denied | None = None
@@ -200,7 +200,7 @@ def first_valid(
 
 
 class RefusedError(Unavailable):
-    """A server that answered, and not with cluster-info."""
+    """A server answered with an error status."""
 
     def __init__(self, server: Endpoint, status: int) -> None:
         super().__init__(
@@ -212,7 +212,7 @@ class RefusedError(Unavailable):
 
 
 def cluster_info_path(server: Endpoint) -> str:
-    """Return the path of cluster-info on a server, with the seconds that the server may take."""
+    """Return the path of cluster-info on a server, with the server's time limit."""
     return f"{server.prefix}{PATH}?timeout=10s"
 
 
@@ -224,7 +224,7 @@ def fetch_cluster_info(
     token: str | None = None,
     untrusted: str = UNTRUSTED,
 ) -> PublishedClusterInfo:
-    """Ask for cluster-info, anonymously without a token; raises ``Unavailable``, as ``get`` does."""
+    """Read cluster-info, anonymously if ``token`` is None. Raises ``Unavailable``, as ``get`` does."""
     headers = {"Authorization": f"Bearer {token}"} if token and trust else {}
     answer = get(server, cluster_info_path(server), trust, deadline, headers=headers, untrusted=untrusted)
     if answer.status != http.HTTPStatus.OK:
@@ -237,7 +237,7 @@ def fetch_cluster_info(
 
 
 def anchors(certificates: Iterable[x509.Certificate], clock: Clock) -> bytes:
-    """Return those CAs that are valid now, in PEM; raises ``Unavailable`` if none is: a clock may still be set."""
+    """Return the CAs that are valid now, in PEM. Raises ``Unavailable`` if none is: the clock may still be wrong."""
     now = datetime.fromtimestamp(clock.now(), UTC)
     found = tuple(certificates)
     valid = [one for one in found if one.not_valid_before_utc <= now <= one.not_valid_after_utc]
@@ -252,7 +252,7 @@ def anchors(certificates: Iterable[x509.Certificate], clock: Clock) -> bytes:
 
 
 def verified(certificates: Iterable[x509.Certificate], clock: Clock, server_name: str | None = None) -> https.Verified:
-    """Trust a server under those of these CAs that are valid now; raises ``Unavailable`` if none is."""
+    """Return the verification of a server by the CAs that are valid now. Raises ``Unavailable`` if none is."""
     return https.Verified(ca_pem=anchors(certificates, clock), server_name=server_name)
 
 
@@ -265,9 +265,9 @@ def get(
     headers: Mapping[str, str],
     untrusted: str = UNTRUSTED,
 ) -> Response:
-    """Ask once; raises ``Unavailable``.
+    """Send one request. Raises ``Unavailable``.
 
-    Its reason is ``ServerNotTrusted`` if the server's certificate does not pass; ``untrusted`` is the remedy then.
+    ``untrusted``: the remedy if the server's certificate is not trusted (reason ``ServerNotTrusted``).
     """
     client = HttpsClient(server, trust, deadline, headers=headers)
     try:

@@ -1,6 +1,6 @@
-"""Time, deadlines, back-off and randomness as arguments, so that they can be tested in virtual time.
+"""Clock, deadlines, backoff and randomness as arguments, for tests in virtual time.
 
-Standard library only: every call of the agent pays for it.
+Standard library only, because every call of the agent imports it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Clock:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     on_wait: Callable[[str, str, float], None] = _tell_nobody
-    """Takes the kind of wait, what is waited for and until when, as ``now`` counts; called again while it lasts."""
+    """Called repeatedly during a wait with its kind, what it waits for, and its end (epoch seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment of the monotonic clock."""
+    """A time of the monotonic clock."""
 
     clock: Clock
     at: float
 
     @classmethod
     def after(cls, clock: Clock, seconds: float) -> Deadline:
-        """Set a deadline ``seconds`` from now."""
+        """Return a deadline ``seconds`` from now."""
         return cls(clock, clock.monotonic() + seconds)
 
     def within(self, seconds: float) -> Deadline:
-        """Set a deadline ``seconds`` from now, but not after this one."""
+        """Return a deadline ``seconds`` from now, but not after this one."""
         return Deadline(self.clock, min(self.at, self.clock.monotonic() + seconds))
 
     @property
@@ -57,7 +57,7 @@ class Deadline:
         return self.left <= 0
 
     def waits_for(self, kind: str, what: str) -> None:
-        """Report what is waited for until this deadline, never a secret; ``kind`` is a constant, for rate limits."""
+        """Report what is waited for until this deadline, without secrets. ``kind``: a constant, for rate limits."""
         self.clock.on_wait(kind, what, self.clock.now() + self.left)
 
     def sleep(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Deadline:
         self.clock.sleep(min(seconds, self.left))
 
     def pause(self, seconds: float) -> bool:
-        """Sleep before another attempt; False, and no sleep, if no time would be left for one."""
+        """Sleep before another attempt. Return False without sleeping if no time would be left for it."""
         if self.left <= seconds:
             return False
         self.clock.sleep(seconds)
@@ -74,13 +74,13 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between attempts in seconds: doubling from the first to the longest, each with half of it as jitter."""
+    """Pauses between attempts in seconds, doubling from the first to the longest, with a jitter of one half."""
 
     first: float
     longest: float
 
     def pause(self, failures: int, random: Callable[[], float]) -> float:
-        """Draw the pause after ``failures`` failures before this one."""
+        """Return the pause with jitter after ``failures`` earlier failures."""
         return self.bound(failures) * (0.5 + random())
 
     def bound(self, failures: int) -> float:
@@ -89,5 +89,5 @@ class Backoff:
 
 
 def random_unit() -> float:
-    """Draw a number from [0, 1); the random module would seed a generator for one draw."""
+    """Return a random number from [0, 1) without the cost of seeding a generator."""
     return int.from_bytes(os.urandom(6)) / 2**48

@@ -1,10 +1,9 @@
-"""Bounded HTTPS exchanges: the only way in which a node asks anybody for anything over the network.
+"""Bounded HTTPS exchanges: the node's only HTTPS client.
 
-TLS 1.2 or newer, verified by the CAs that the caller names, or by none for what proves itself. A verified server is no
-kubelet, whose certificate the same CA signs. No proxy, redirect, credential or setting comes from the environment. One
-deadline holds for a whole exchange and one limit for its size, however slowly the server sends (name resolution has the
-resolver's own limits). A body that is cut off, or has two ends, is refused. Every foreign exception becomes
-``HttpsError``.
+The server is verified by the caller's CAs, or not at all if its response is signed. A verified server must not have a
+kubelet's certificate, which the same CA signs. There are no proxies, redirects or settings from the environment. One
+deadline and one size limit hold for a whole exchange, regardless of how slowly the server sends (name resolution has
+the resolver's limits). A truncated or ambiguous body is refused. Other exceptions become ``HttpsError``.
 Source: standard-library http.client and ssl; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
 """
 
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 
 
 SECONDS: Final = 10.0
-"""For one exchange, from connecting to the last byte."""
+"""Limit of one exchange, from connecting to the last byte."""
 LIMIT: Final = 1 << 20
-"""Bytes of a body, unless the caller says otherwise; etcd's limit of an object is 1.5 MiB."""
+"""Default limit of a body in bytes; etcd limits an object to 1.5 MiB."""
 _STREAM_LIMIT: Final = 64 << 20
 """Bytes of all lines of one stream."""
 _HEADERS_LIMIT: Final = 64 * 1024
-"""Bytes that a response may have besides its body."""
+"""Bytes of a response besides its body."""
 _HTTPS_PORT: Final = 443
 _MAX_LABEL: Final = 63
 """Characters between two dots of a name (RFC 1035 §2.3.4)."""
@@ -47,59 +46,58 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """A server whose certificate must pass."""
+    """How to verify the server."""
 
     ca_pem: bytes | None = field(repr=False)
-    """Who may have issued it: each an anchor, self-signed or not, as in Go. None: whom this machine trusts."""
+    """Trust anchors, which need not be self-signed, as in Go. None: this machine's CAs."""
     server_name: str | None = None
-    """The name in it, where that is not the address's host."""
+    """The name in its certificate, if it is not the address's host."""
     client: ClientCertificate | None = None
 
 
 UNVERIFIED: Final = None
-"""Anybody may answer: only for what proves itself, and with nothing secret in the request."""
+"""Any server may answer: for signed responses to requests without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back, whatever the status."""
+    """A response with any status."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(repr=False)
-    """Names in lower case, in the order in which they came."""
+    """In the order received, with names in lower case."""
     body: bytes = field(repr=False)
 
     def header(self, name: str) -> str | None:
-        """Return the first value of a header; ``name`` in lower case."""
+        """Return the first value of a header. ``name``: in lower case."""
         return next((value for found, value in self.headers if found == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A response whose lines come one by one; ``lines`` and ``whole`` raise ``HttpsError``."""
+    """A response that is read line by line. ``lines`` and ``whole`` raise ``HttpsError``."""
 
     status: int
     lines: Generator[bytes]
-    """Each line, until the server ends the response."""
+    """The lines until the server ends the response."""
     whole: Callable[[], Response]
-    """Reads all of it, as of a response that is no stream."""
+    """Reads the whole response instead."""
 
 
 class HttpsError(Exception):
-    """No whole response came, for a reason that may pass."""
+    """The exchange failed; another attempt may succeed."""
 
 
 class UntrustedServerError(HttpsError):
-    """The server's certificate does not pass; nothing was asked."""
+    """The server's certificate is not trusted. No request was sent."""
 
 
 class HttpsClient:
-    """Exchanges with one server, over one connection where the server keeps it open."""
+    """A client of one server, over one connection if the server keeps it open."""
 
     def __init__(
         self, server: Endpoint, trust: Verified | None, deadline: Deadline, *, headers: Mapping[str, str] = _NO_HEADERS
     ) -> None:
-        """``deadline``: no exchange lasts longer."""
         self._server, self._trust, self._deadline = server, trust, deadline
         host = f"[{server.host}]" if ":" in server.host else server.host
         authority = host if server.port == _HTTPS_PORT else f"{host}:{server.port}"
@@ -109,18 +107,15 @@ class HttpsClient:
         self._response: http.client.HTTPResponse | None = None
 
     def request(self, method: str, path: str, *, body: bytes | None = None, limit: int = LIMIT) -> Response:
-        """Make one exchange; raises ``HttpsError``.
-
-        1. Connect, and verify the server. 2. Send the request. 3. Read the whole response, in plain encoding.
-        """
+        """Connect, verify the server, send the request and read the whole response. Raises ``HttpsError``."""
         with self._errors():
             return self._whole(self._send(_Exchange(self._deadline.within(SECONDS), limit), method, path, body), limit)
 
     @contextmanager
     def stream(self, path: str, *, seconds: float, line_limit: int = LIMIT) -> Generator[Stream]:
-        """Make one exchange whose body is read line by line and ends ``seconds`` after it began, at the latest.
+        """Make an exchange of at most ``seconds`` whose body is read line by line. Raises ``HttpsError``.
 
-        Raises ``HttpsError``, also where a line is read. A response that is not read to its end costs the connection.
+        The connection is closed if the response is not read to its end.
         """
         with self._errors():
             response = self._send(_Exchange(self._deadline.within(seconds), _STREAM_LIMIT), "GET", path, None)
@@ -130,13 +125,13 @@ class HttpsClient:
             self._keep_after(response)
 
     def server_certificate(self) -> bytes | None:
-        """Return the server's certificate in DER; connects and verifies it if need be. Raises ``HttpsError``."""
+        """Return the server's certificate in DER. Connect first if necessary. Raises ``HttpsError``."""
         with self._errors():
             return self._begin(_Exchange(self._deadline.within(SECONDS), LIMIT)).getpeercert(binary_form=True)
 
     def close(self) -> None:
         """Close the connection."""
-        if self._response is not None:  # it has the connection to itself if it is the last one
+        if self._response is not None:  # the last response owns the connection
             self._response.close()
         self._connection.close()
 
@@ -156,12 +151,12 @@ class HttpsClient:
             plain.settimeout(exchange.left())
             # A response that ends with the connection is whole only if TLS says so.
             peer = context.wrap_socket(plain, server_hostname=name.encode(), suppress_ragged_eofs=False)
-        except BaseException:  # the watchdog may end it here, too
+        except BaseException:  # also the watchdog's
             plain.close()
             raise
         if trust is not None and tls.is_kubelet_certificate(peer):
             peer.close()
-            raise UntrustedServerError("it is a kubelet's, not an API server's: a node may pose as the cluster")
+            raise UntrustedServerError("it is a kubelet's, not an API server's")
         return peer
 
     def _send(self, exchange: _Exchange, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
@@ -202,7 +197,7 @@ class HttpsClient:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate foreign exceptions, and close the connection: it is not used again, whatever ended the exchange."""
+        """Convert other exceptions, and close the connection after any of them."""
         try:
             yield
         except BaseException as error:
@@ -214,7 +209,7 @@ class HttpsClient:
 
 
 class _Exchange:
-    """The end of one exchange, in time and size."""
+    """The limits of one exchange."""
 
     def __init__(self, deadline: Deadline, limit: int) -> None:
         self._deadline = deadline
@@ -222,32 +217,31 @@ class _Exchange:
         self._limit = limit
 
     def left(self) -> float:
-        """Return the seconds left; raises TimeoutError when none are."""
+        """Return the seconds left. Raises TimeoutError if there are none."""
         if self._deadline.passed:
             raise TimeoutError
         return self._deadline.left
 
     def take(self, count: int) -> None:
-        """Count bytes that came; raises ``HttpsError``."""
+        """Count received bytes. Raises ``HttpsError``."""
         self._room -= count
         if self._room < 0:
             raise _too_large(self._limit)
 
 
 class _Socket(ssl.SSLSocket):
-    """A connection that is bounded by the exchange that it is used for."""
+    """A connection with the limits of the current exchange."""
 
     exchange: _Exchange
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int | None = None, flags: int = 0) -> int:
-        """Read some bytes, until the exchange's time or size is over."""
         self.settimeout(self.exchange.left())
         count = super().recv_into(buffer, nbytes, flags)
         self.exchange.take(count)
         return count
 
     def send(self, data: ReadableBuffer, flags: int = 0) -> int:
-        """Send some bytes; ``sendall`` would grant each part the whole time."""
+        # sendall would give each part the whole time.
         self.settimeout(self.exchange.left())
         return super().send(data, flags)
 
@@ -257,27 +251,27 @@ def _too_large(limit: int) -> HttpsError:
 
 
 def _check_head(response: http.client.HTTPResponse) -> None:
-    """Refuse another protocol, two ends of one response, and codings that nobody asked for."""
+    """Refuse other protocols, an ambiguous end of the response, and encodings."""
     lengths = response.headers.get_all("Content-Length", [])
     codings = [value.lower() for value in response.headers.get_all("Transfer-Encoding", [])]
     if response.status < http.HTTPStatus.OK:
-        raise HttpsError("it spoke of another protocol, which nobody asked for")
+        raise HttpsError("it answered with an unexpected interim response")
     if len(lengths + codings) > 1 or not {*codings} <= {"chunked"} or not all(map(_LENGTH.fullmatch, lengths)):
         raise HttpsError("its answer does not say where it ends")
     if any(value.lower() != "identity" for value in response.headers.get_all("Content-Encoding", [])):
-        raise HttpsError("its answer is compressed, which nobody asked for")
+        raise HttpsError("its answer is compressed, which was not requested")
 
 
 def _server_name(server: Endpoint, trust: Verified | None) -> str:
     name = (trust.server_name if trust else None) or server.host
     labels = name.split(".")
     if not name.isascii() or not name.isprintable() or not all(0 < len(label) <= _MAX_LABEL for label in labels):
-        raise HttpsError("no server has such a name")
+        raise HttpsError("the server name is invalid")
     return name
 
 
 def _dial(server: Endpoint, exchange: _Exchange) -> socket.socket:
-    """Connect to the first of the host's addresses that listens; each gets its share of the time."""
+    """Connect to the first address of the host that listens. Each address gets its share of the time."""
     failed: OSError = OSError("the name has no address")
     found = socket.getaddrinfo(server.host.encode("ascii"), server.port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
@@ -295,7 +289,7 @@ def _dial(server: Endpoint, exchange: _Exchange) -> socket.socket:
 
 
 def _translated(error: BaseException) -> BaseException:
-    """Return the error to be raised: an ``HttpsError``, or the same where it passes as it is."""
+    """Return the ``HttpsError`` for an exception, or the same exception if it is not converted."""
     match error:
         case ssl.SSLCertVerificationError():
             return UntrustedServerError(error.verify_message)
