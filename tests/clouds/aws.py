@@ -17,7 +17,7 @@ from functools import partial
 from html import unescape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 from urllib.error import HTTPError
 from urllib.parse import parse_qs
 from urllib.request import ProxyHandler, build_opener
@@ -30,7 +30,7 @@ from botocore.exceptions import ClientError
 
 from clouds.authority import Authority, rsa_key
 from clouds.aws_metadata import Instance, MetadataServer
-from clouds.serving import Reply, Request, Serving, as_json
+from clouds.serving import Cloud, Reply, Request, as_json
 from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.pki import server_tls
 
@@ -53,26 +53,19 @@ def error(code: str, status: int = 403) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whose an access key is."""
-
     session: RoleSession
     may: frozenset[str] = frozenset()
-    """Actions besides GetCallerIdentity."""
     identity: Mapping[str, str] | None = None
     """What STS says of it; None: what moto knows."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Front:
-    """Handles what comes in by HTTPS."""
-
     moto: str
     principals: dict[str, Principal] = field(default_factory=dict[str, Principal])
-    """By access key."""
     now: datetime | None = None
     """STS's clock; None: the real one."""
     asked: list[str] = field(default_factory=list[str])
-    """Actions, in order."""
     hosts: list[str] = field(default_factory=list[str])
     spoil: Callable[[str], Answer | None] = lambda _: None
     """Answers in place of AWS, by action."""
@@ -134,7 +127,6 @@ def _reply(status: int, body: bytes) -> Reply:
 
 
 ACCOUNT: Final = "111122223333"
-"""The account where instances are launched unless said otherwise; one of AWS's documentation accounts."""
 REGION: Final = "us-east-1"
 _REGIONS: Final = (REGION, "eu-central-1")
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -150,15 +142,13 @@ _TRUST: Final = {
 _Answer = Mapping[str, Any]
 
 
-class SandboxAws:
-    """A running sandbox AWS; a context manager."""
-
+class SandboxAws(Cloud):
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # a thousand images cost moto a second
         from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
         self.regions: Final = directory / "regions"
-        """The folder of the certificates under which regions sign identity documents: ``<region>.pem``."""
         self.regions.mkdir(parents=True, mode=0o700)
         self._config = directory / "config"
         self._config.write_text("[default]\n", encoding="ascii")
@@ -174,10 +164,7 @@ class SandboxAws:
         self.front: Final = Front(moto=f"http://{host}:{port}")
         names = [f"{service}.{region}.amazonaws.com" for service in ("sts", "ec2") for region in _REGIONS]
         self.ca_file, tls = server_tls(directory, "aws", [*names, "localhost"])
-        """The CA of the HTTPS front."""
-        self._serving = [Serving(self.front.answer, tls)]
-        self.url: Final = f"https://{LOOPBACK}:{self._serving[0].port}"
-        """STS and EC2 of every region."""
+        self.url: Final = self.serve(self.front.answer, tls)
 
     @property
     def settings_only(self) -> Mapping[str, str]:
@@ -218,8 +205,7 @@ class SandboxAws:
         )
         assume = partial(self._assume_for, account, region, instance.instance_id)
         server = MetadataServer(instance=instance, region=self._keys[region], assume=assume, role=role)
-        self._serving.append(Serving(server.answer))
-        return replace(instance, metadata_endpoint=f"http://{LOOPBACK}:{self._serving[-1].port}")
+        return replace(instance, metadata_endpoint=self.serve(server.answer))
 
     def run(
         self,
@@ -231,7 +217,6 @@ class SandboxAws:
         tags: Mapping[str, str] = _NO_TAGS,
         **options: Any,
     ) -> Sequence[_Answer]:
-        """Run instances without metadata services; return what EC2 says of them."""
         if tags:
             pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
             options["TagSpecifications"] = [{"ResourceType": "instance", "Tags": pairs}]
@@ -262,15 +247,8 @@ class SandboxAws:
         )
 
     def stop(self) -> None:
-        for serving in self._serving:
-            serving.stop()
+        super().stop()
         self._moto.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _assume_for(self, account: str, region: str, instance_id: str, role: str) -> RoleSession:
         return self.session(role, instance_id, account=account, region=region)

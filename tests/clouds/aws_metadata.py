@@ -25,13 +25,10 @@ _TOKEN: Final = "x-aws-ec2-metadata-token"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _CREDENTIALS: Final = "iam/security-credentials/"
 _LINE: Final = 64
-"""Characters of base64 a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A running instance."""
-
     account: str
     region: str
     zone: str
@@ -42,22 +39,17 @@ class Instance:
     private_dns: str = ""
     private_ip: str = "10.0.0.1"
     metadata_endpoint: str = ""
-    """``http://127.0.0.1:<port>``, in place of the link-local address."""
 
     @property
     def provider_id(self) -> str:
-        """The provider ID, as cloud-provider-aws gives it."""
         return f"aws:///{self.zone}/{self.instance_id}"
 
 
 @dataclass(slots=True, kw_only=True)
 class MetadataServer:
-    """Serves one instance."""
-
     instance: Instance
     region: Authority
     assume: Callable[[str], RoleSession]
-    """Gives credentials of a role."""
     role: str | None
     _issued: set[str] = field(default_factory=set[str])
 

@@ -12,7 +12,6 @@ import base64
 import json
 import re
 import secrets
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
@@ -29,8 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clouds import cms
 from clouds.authority import Authority, constraint, purposes, rsa_key
-from clouds.serving import Reply, Request, Serving, as_json
-from nodeattest_sandbox.child_process import LOOPBACK
+from clouds.serving import Cloud, Reply, Request, as_json
 from nodeattest_sandbox.pki import server_tls
 
 
@@ -43,19 +41,16 @@ class SandboxMachine:
     name: str
     """The number, for an instance of a uniform scale set."""
     scale_set: str | None = None
-    """A uniform one."""
     computer_name: str
     address: str
     tags: dict[str, str] = field(default_factory=dict[str, str])
     vm_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     provisioning_state: str = "Succeeded"
     metadata: str = ""
-    """Its metadata service, as ``http://host:port``."""
     exists: bool = True
 
     @property
     def resource_id(self) -> str:
-        """Its ID; Azure spells the group as it was written first."""
         owner = f"virtualMachineScaleSets/{self.scale_set}/" if self.scale_set else ""
         group = f"/subscriptions/{self.subscription}/resourceGroups/{self.group}"
         return f"{group}/providers/Microsoft.Compute/{owner}virtualMachines/{self.name}"
@@ -94,28 +89,21 @@ class Switches:
     """Faults of the Resource Manager."""
 
     down: bool = False
-    """Every request is answered 503."""
     throttled: int = 0
     """Retry-After in seconds; 0: not throttled."""
     forbidden: bool = False
     redirect: str = ""
-    """Where every request is sent on to."""
     page: int = 50
-    """Objects in a page."""
     elsewhere: str = ""
     """What next pages' addresses begin with in place of our own."""
     huge: bool = False
-    """Every answer is too large to read."""
 
 
 @dataclass
 class State:
-    """All of it."""
-
     machines: list[SandboxMachine] = field(default_factory=list[SandboxMachine])
     switches: Switches = field(default_factory=Switches)
     calls: list[str] = field(default_factory=list[str])
-    """Paths that the Resource Manager and the authority were asked for."""
 
 
 DOMAIN: Final = "metadata.azure.com"
@@ -279,13 +267,11 @@ def _is_in(machine: SandboxMachine, subscription: str, group: str) -> bool:
 
 
 _GROUP: Final = "Fleet-RG"
-"""With upper case, as people write them."""
 
 
-class SandboxAzure:
-    """A cloud; a context manager."""
-
+class SandboxAzure(Cloud):
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.state = State()
@@ -294,11 +280,10 @@ class SandboxAzure:
         self.issuing = self.root.below("Sandbox Azure TLS Issuing CA 01")
         self.signing = signer_of(self.issuing)
         self.tenant = Directory(str(uuid.uuid4()), str(uuid.uuid4()), str(uuid.uuid4()))
-        self._servers: list[Serving] = []
         self.ca_bundle, context = server_tls(directory / "tls", "azure")
         self.trust_bundle = self._write("trust.pem", (self.root.pem + self.issuing.pem).encode())
         self.token_file = self._write("token", self.tenant.federated.encode())
-        self.url = f"https://{LOOPBACK}:{self._serve(partial(answer_manager, self.state, self.tenant), context)}"
+        self.url = self.serve(partial(answer_manager, self.state, self.tenant), context)
 
     @property
     def configuration(self) -> dict[str, object]:
@@ -337,22 +322,8 @@ class SandboxAzure:
         )
         self.state.machines.append(machine)
         answer = partial(answer_metadata, machine, self.signing, self.tenant.managed_token)
-        machine.metadata = f"http://{LOOPBACK}:{self._serve(answer)}"
+        machine.metadata = self.serve(answer)
         return machine
-
-    def stop(self) -> None:
-        while self._servers:
-            self._servers.pop().stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _serve(self, answer: Callable[[Request], Reply], context: ssl.SSLContext | None = None) -> int:
-        self._servers.append(Serving(answer, context))
-        return self._servers[-1].port
 
     def _write(self, name: str, content: bytes) -> Path:
         path = self.directory / name

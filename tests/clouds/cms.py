@@ -34,12 +34,10 @@ ECDSA_SHA256: Final = bytes.fromhex("06082a8648ce3d040302")
 NULL: Final = b"\x05\x00"
 _END: Final = b"\0\0"
 _CHUNK: Final = 1000
-"""Bytes of a part of a streamed content."""
 _LONG_FORM: Final = 0x80
 
 
 def tlv(kind: int, *contents: bytes) -> bytes:
-    """Write one element."""
     content = b"".join(contents)
     size = len(content)
     if size < _LONG_FORM:
@@ -49,12 +47,10 @@ def tlv(kind: int, *contents: bytes) -> bytes:
 
 
 def algorithm(oid: bytes, parameters: bytes = NULL) -> bytes:
-    """Write an AlgorithmIdentifier."""
     return tlv(0x30, oid, parameters)
 
 
 def attribute(oid: bytes, *values: bytes) -> bytes:
-    """Write an Attribute."""
     return tlv(0x30, oid, tlv(0x31, *values))
 
 
@@ -64,38 +60,28 @@ class Document:
 
     content: bytes
     signer: bytes
-    """DER of SignerIdentifier."""
     digest: bytes
-    """DER of the digest algorithm, for both places."""
     signature_algorithm: bytes
     signature: bytes = b""
     attributes: tuple[bytes, ...] | None = None
-    """DER of each signed attribute, in the order that is written."""
     certificates: tuple[bytes, ...] = ()
     content_type: bytes = DATA
     version: int = 1
     signer_version: int = 1
     announced: tuple[bytes, ...] | None = None
-    """Digest algorithms of SignedData; None: the signer's."""
     before_signers: bytes = b""
-    """What replaces revocation lists."""
     signer_tail: bytes = b""
-    """What replaces unsigned attributes."""
     signers: int = 1
     kind: bytes = SIGNED_DATA
     more: bytes = field(default=b"")
-    """What stands behind all."""
 
     def signed_bytes(self) -> bytes:
-        """Return what the signature is over."""
         return self.content if self.attributes is None else tlv(0x31, *self.attributes)
 
     def signed(self, key: Key) -> Document:
-        """Sign what stands here."""
         return replace(self, signature=_sign(key, self.signed_bytes()))
 
     def der(self) -> bytes:
-        """Write it as DER."""
         inner = tlv(0x30, self.content_type, tlv(0xA0, tlv(0x04, self.content)))
         body = tlv(0x30, self._front(), inner, self._behind())
         return tlv(0x30, self.kind, tlv(0xA0, body)) + self.more
@@ -125,14 +111,12 @@ class Document:
 
 
 def named(certificate: x509.Certificate) -> bytes:
-    """Write issuer and serial number."""
     serial = certificate.serial_number
     digits = serial.to_bytes(serial.bit_length() // 8 + 1, "big")
     return tlv(0x30, certificate.issuer.public_bytes(), tlv(0x02, digits))
 
 
 def azure_form(content: bytes, signing: Authority, more: Sequence[x509.Certificate] = ()) -> Document:
-    """Sign as Azure's metadata service does; ``more`` are further certificates to embed."""
     return Document(
         content=content,
         signer=named(signing.certificate),
@@ -143,7 +127,6 @@ def azure_form(content: bytes, signing: Authority, more: Sequence[x509.Certifica
 
 
 def aws_form(content: bytes, signing: Authority, now: datetime) -> Document:
-    """Sign as AWS's metadata service does; to be written with ``streamed``."""
     time = tlv(0x17, now.strftime("%y%m%d%H%M%SZ").encode())
     return Document(
         content=content,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, cast
+from typing import Final, cast
 from urllib.parse import parse_qs
 
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -26,8 +26,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 
-from clouds.serving import Reply, Request, Serving, as_json
-from nodeattest_sandbox.child_process import LOOPBACK
+from clouds.serving import Cloud, Reply, Request, as_json
 from nodeattest_sandbox.pki import server_tls
 
 _TERM: Final = re.compile(r'\(name = "([a-z0-9-]+)"\)')
@@ -53,7 +52,6 @@ class CloudInstance:
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Public keys in PEM by the name in ``ShieldedInstanceIdentity``, such as ``encryptionKey``."""
     user_data: str = "#cloud-config with the bootstrap token"
-    """In the instance's metadata, for anyone who may read it."""
 
     @property
     def provider_id(self) -> str:
@@ -140,15 +138,11 @@ _GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _AUDIENCE: Final = "https://oauth2.googleapis.com/token"
 """What Google has assertions name, wherever its token endpoint is."""
 _LIFE: Final = 3600
-"""Seconds of a token, as far as is said."""
 
 
 @dataclass(slots=True)
 class TokenServer:
-    """Issues access tokens and knows whose they are."""
-
     url: str = ""
-    """Of the token endpoint."""
     _keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict[str, rsa.RSAPrivateKey], repr=False)
     _tokens: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
@@ -227,43 +221,31 @@ _MOST: Final = 500
 
 @dataclass(slots=True)
 class CloudSwitches:
-    """Projects whose Compute API misbehaves, by how."""
-
     down: set[str] = field(default_factory=set[str])
-    """The connection is cut."""
     failing: set[str] = field(default_factory=set[str])
-    """HTTP status 503."""
     throttled: set[str] = field(default_factory=set[str])
-    """HTTP status 429, with Retry-After."""
     garbled: set[str] = field(default_factory=set[str])
-    """Answers that are no JSON."""
     redirecting: dict[str, str] = field(default_factory=dict[str, str])
     """Project to another place where the answer is said to be."""
     swapping: dict[str, CloudInstance] = field(default_factory=dict[str, CloudInstance])
     """Project to the instance that is answered whichever is asked for."""
 
 
-class GoogleCloud:
-    """A running cloud."""
-
+class GoogleCloud(Cloud):
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.switches = CloudSwitches()
         self.instances: list[CloudInstance] = []
         self.readers: dict[str, set[str]] = {}
-        """Which service accounts may read a project's instances."""
         self.calls: list[str] = []
         """Every request to the Compute API that had a token: its path, and how many names its filter has."""
         self.tokens = TokenServer()
         self._directory = directory
         self._lock = threading.Lock()
         self.ca_file, context = server_tls(directory, "google-cloud")
-        self._serving = Serving(self._answer, context)
-        self._metadata: dict[str, Serving] = {}
+        self.endpoint: Final = self.serve(self._answer, context)
+        self._metadata: dict[str, str] = {}
         self.tokens.url = f"{self.endpoint}{_TOKEN}"
-
-    @property
-    def endpoint(self) -> str:
-        return f"https://{LOOPBACK}:{self._serving.port}"
 
     def account(self, email: str, *, project: str, reads: tuple[str, ...]) -> Path:
         for one in reads:
@@ -281,21 +263,9 @@ class GoogleCloud:
 
     def metadata_endpoint(self, instance: CloudInstance) -> str:
         with self._lock:
-            serving = self._metadata.get(instance.number)
-            if serving is None:
-                serving = Serving(partial(answer_metadata, instance, self.tokens))
-                self._metadata[instance.number] = serving
-        return f"http://{LOOPBACK}:{serving.port}"
-
-    def stop(self) -> None:
-        for serving in (self._serving, *self._metadata.values()):
-            serving.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+            if instance.number not in self._metadata:
+                self._metadata[instance.number] = self.serve(partial(answer_metadata, instance, self.tokens))
+        return self._metadata[instance.number]
 
     def _answer(self, request: Request) -> Reply:
         if request.path == _TOKEN:

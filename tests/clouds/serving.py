@@ -13,23 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from nodeattest_sandbox.child_process import LOOPBACK
 
 _LIMIT: Final = 64 * 1024
-"""Bytes of a request's body."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent."""
-
     method: str
     target: str
-    """Path and query."""
     path: str
     parameters: Mapping[str, str]
     headers: Mapping[str, str]
@@ -47,13 +43,10 @@ class Reply:
 
 
 def as_json(value: object, status: int = 200, headers: Mapping[str, str] = _NOTHING) -> Reply:
-    """Answer with JSON."""
     return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json", **headers})
 
 
 class Serving:
-    """A server on a free loopback port, with TLS if it has a context."""
-
     def __init__(self, answer: Callable[[Request], Reply], context: ssl.SSLContext | None = None) -> None:
         class Handler(_Handler):
             reply = staticmethod(answer)
@@ -69,14 +62,34 @@ class Serving:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self._server.server_address[1])
 
     def stop(self) -> None:
-        """Stop listening and wait for the thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class Cloud:
+    """Servers that end together; a context manager."""
+
+    def __init__(self) -> None:
+        self._servers: list[Serving] = []
+
+    def serve(self, answer: Callable[[Request], Reply], context: ssl.SSLContext | None = None) -> str:
+        """Start a server; returns its URL."""
+        self._servers.append(Serving(answer, context))
+        return f"http{'s' if context else ''}://{LOOPBACK}:{self._servers[-1].port}"
+
+    def stop(self) -> None:
+        while self._servers:
+            self._servers.pop().stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class _Server(ThreadingHTTPServer):
@@ -88,22 +101,8 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads a request, writes its reply; HTTP/1.0."""
-
     reply: Callable[[Request], Reply]
     timeout = 30
-
-    def do_GET(self) -> None:
-        """Answer."""
-        self._answer()
-
-    def do_POST(self) -> None:
-        """Answer."""
-        self._answer()
-
-    def do_PUT(self) -> None:
-        """Answer."""
-        self._answer()
 
     def _answer(self) -> None:
         parts = urlsplit(self.path)
@@ -127,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(reply.body)))
         self.end_headers()
         self.wfile.write(reply.body)
+
+    do_GET = do_POST = do_PUT = _answer  # noqa: N815 - http.server names them
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
