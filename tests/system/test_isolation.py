@@ -157,13 +157,7 @@ def controller(world: World) -> Iterator[Controller]:
     world.set_policy(authorizedAttestors=["insecure"])
     for tenant in TENANTS:
         fleet.create_namespace(world.admin, tenant)
-        policy: JsonMap = {
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-            "kind": "NodeAttestationPolicy",
-            "metadata": {"name": "policy", "namespace": tenant},
-            "spec": {"authorizedAttestors": ["insecure"]},
-        }
-        world.admin.create(POLICIES.format(tenant), policy)
+        world.set_policy(tenant, authorizedAttestors=["insecure"])
     with world.controller(log="isolation.log") as running:
         world.await_service(running)
         yield running

@@ -207,17 +207,17 @@ class World:
         for tpm in self._tpms.values():
             tpm.stop()
 
-    def set_policy(self, **spec: JsonValue) -> None:
-        """Make this the cluster's one policy.
+    def set_policy(self, namespace: str = NAMESPACE, **spec: JsonValue) -> None:
+        """Make this the one policy of the fleet's namespace, or of another.
 
         Most tests join with any token and are about something else, so tokens are bound where a test says so only.
         """
         spec.setdefault("tokenBinding", "Off")
-        path = f"{OWN}/nodeattestationpolicies"
+        path = OWN.removesuffix(NAMESPACE) + f"{namespace}/nodeattestationpolicies"
         body: JsonMap = {
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
             "kind": "NodeAttestationPolicy",
-            "metadata": {"name": "policy", "namespace": NAMESPACE},
+            "metadata": {"name": "policy", "namespace": namespace},
             "spec": spec,
         }
         for old in self.admin.list(path):
