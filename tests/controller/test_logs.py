@@ -110,10 +110,11 @@ def test_a_cluster_whose_api_server_invents_requesters_gets_a_few_lines_and_the_
         allowed += rig.log.allows("refused", BLUE, f"user-{number}")
     assert allowed == BURST + int(75 * RATE)
     assert rig.log.allows("another line", BLUE, "user-1")
+    assert [rig.log.allows("of no request", BLUE) for _ in range(BURST + 1)].count(True) == BURST
     assert rig.log.allows("refused", RED, "user-1")
     rig.log.report()
     rig.log.report()
-    [summary] = rig.caplog.records
+    summary, _of_no_request = rig.caplog.records
     assert summary.getMessage() == LEFT_OUT
     assert summary.__dict__ | fields(cluster=BLUE, line="refused", lines=17_769 - allowed) == summary.__dict__
 

@@ -14,7 +14,6 @@ from polling import until
 from virtual import advance, virtually
 
 from nodeattest_controller.controllers import signer_names
-from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import condition, items, mapping
@@ -28,15 +27,6 @@ ANNOTATIONS = (
     "attestation.cluster.x-k8s.io/kubelet-client-certificate-signer",
     "attestation.cluster.x-k8s.io/kubelet-serving-certificate-signer",
 )
-
-
-def signers(*attestors: str, serves: bool = True, **spec: JsonValue) -> signer_names.Signers:
-    policy: JsonObject = {"metadata": {"name": "p"}, "spec": {"authorizedAttestors": [*attestors], **spec}}
-    return signer_names.signers_of(parse_attestation_policy(policy), serves=serves)
-
-
-def test_one_provider_has_its_two_signers() -> None:
-    assert signers("tpm") == signer_names.Signers(CLIENT + "tpm", SERVING + "tpm")
 
 
 # In a management cluster
