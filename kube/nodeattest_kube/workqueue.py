@@ -78,8 +78,8 @@ class FairQueue(Generic[K]):
         self._limits = limits
         self._all: _Group[K] = _Group(sys.maxsize)
         self._waiting: dict[K, GroupPath] = {}
-        self._held: dict[K, tuple[GroupPath, float]] = {}
-        """Keys in flight, and since when each had waited."""
+        self.in_flight: dict[K, tuple[GroupPath, float]] = {}
+        """Keys that were taken and are not done, and since when each had waited."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -111,7 +111,7 @@ class FairQueue(Generic[K]):
             way.append(way[-1].inner[name])
         key, since = way[-1].queue.popitem(last=False)
         path = self._waiting.pop(key)
-        self._held[key] = path, since
+        self.in_flight[key] = path, since
         for group in way:
             group.in_flight += 1
         _update_rotations(way, path)
@@ -119,7 +119,7 @@ class FairQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """Mark a key as done, which frees its place in its groups' limits."""
-        path, _since = self._held.pop(key)
+        path, _since = self.in_flight.pop(key)
         way = [self._all]
         for name in path:
             way.append(way[-1].inner[name])
@@ -129,9 +129,6 @@ class FairQueue(Generic[K]):
 
     def oldest(self) -> float | None:
         return min((next(iter(queue.values())) for queue in self._all.queues()), default=None)
-
-    def had_waited_since(self, key: K) -> float:
-        return self._held[key][1]
 
 
 def _update_rotations(way: list[_Group[K]], path: GroupPath) -> None:
@@ -185,8 +182,6 @@ class WorkQueue(Generic[K]):
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._metrics = metrics or QueueMetrics()
         self._ready: FairQueue[K] = FairQueue(groups, limits)
-        """Keys nobody works on, and since when they wait."""
-        self._working: set[K] = set()
         self._again: set[K] = set()
         """Keys added while a worker has them."""
         self._later: dict[K, tuple[float, Callable[[], None]]] = {}
@@ -199,7 +194,7 @@ class WorkQueue(Generic[K]):
         """Have a key worked on, once, as soon as a worker is free."""
         if self._stopped or key in self._ready:
             return
-        if key in self._working:
+        if key in self._ready.in_flight:
             self._again.add(key)
             return
         self._ready.add(key, self._clock())
@@ -274,7 +269,7 @@ class WorkQueue(Generic[K]):
     @property
     def in_flight(self) -> int:
         """How many keys are being worked on."""
-        return len(self._working)
+        return len(self._ready.in_flight)
 
     @property
     def delayed(self) -> int:
@@ -307,9 +302,8 @@ class WorkQueue(Generic[K]):
 
     async def _work_on(self, key: K, worker: Callable[[K], Awaitable[None]]) -> None:
         """Let the worker have one key; this is the edge at which bugs are caught."""
-        self._working.add(key)
         start = self._clock()
-        self._metrics.taken(start - self._ready.had_waited_since(key))
+        self._metrics.taken(start - self._ready.in_flight[key][1])
         try:
             await worker(key)
         except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
@@ -317,7 +311,6 @@ class WorkQueue(Generic[K]):
             self.retry(key, error)
         finally:
             self._metrics.done(self._clock() - start)
-            self._working.discard(key)
             self._ready.done(key)
             if self._ready:
                 self._awake.set()  # a group that had its share in flight may have one more
