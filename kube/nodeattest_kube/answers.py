@@ -7,7 +7,7 @@ Kubernetes API concepts, "Receiving resources as Tables"; etcd --max-request-byt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
@@ -88,8 +88,6 @@ TENANT: Final = AnswerLimits(_TENANT, _TENANT, objects=100)
 at most 200 values on average with their ``managedFields``, so a page of them fills less than half."""
 REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
 """A ``Status``: 512 characters of it are kept."""
-ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
 
 
 class WatchType(StrEnum):

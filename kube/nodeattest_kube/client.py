@@ -234,8 +234,9 @@ class ApiClient:
 
     async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
         """Read the next object as a row without the object, and make it an empty page that continues behind it."""
-        target = _target(path, {**asked, **answers.ROW_QUERY})
-        table = await self._read("GET", target, headers=answers.ROW_HEADERS, timeouts=_LIST_TIMEOUTS)
+        target = _target(path, {**asked, "limit": "1", "includeObject": "None"})
+        as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+        table = await self._read("GET", target, headers=as_table, timeouts=_LIST_TIMEOUTS)
         if text(table, "kind") != "Table":
             raise Malformed(200, "MalformedAnswer", f"GET {path}: one object is too large, and there is no table of it")
         return {"metadata": table.get("metadata"), "items": []}

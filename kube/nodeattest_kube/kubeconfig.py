@@ -27,6 +27,7 @@ from nodeattest_kube.addresses import AddressRules
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.endpoint import port_of
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject, ParseError
@@ -183,12 +184,6 @@ def make_endpoint(names: JsonObject, cluster: JsonObject, user: JsonObject, base
     ``base``: what file references are relative to; None: they are refused.
     """
     _refuse_the_unsafe(cluster, user)
-    namespace = names.get("namespace")  # by which nobody is trusted
-    is_name = isinstance(namespace, str) and _NAMESPACE.fullmatch(namespace) is not None
-    return replace(_endpoint(cluster, user, base), namespace=namespace if is_name else "")
-
-
-def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEndpoint:
     ca_pem = _material(cluster, "certificate-authority", base)
     certificate, key = _material(user, "client-certificate", base), _material(user, "client-key", base)
     if (certificate is None) != (key is None):
@@ -202,6 +197,7 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
         _refuse("a token of visible ASCII", "other characters", "check for line ends in users[].user.token")
     if token_file is not None and base is None:
         _refuse("an inline token", "tokenFile", "put the token itself into the Secret")
+    namespace = text(names, "namespace")  # which grants nothing
     return ApiEndpoint(
         server=_server(cluster),
         ca_pem=None if ca_pem is None else _ca(ca_pem, "certificate-authority"),
@@ -211,6 +207,7 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
         token_file=base / token_file if base is not None and token_file is not None else None,
         client_certificate_pem=certificate,
         client_key_pem=key,
+        namespace=namespace if _NAMESPACE.fullmatch(namespace) else "",
     )
 
 
