@@ -35,7 +35,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import HealthServer, Listener, ProgramMetrics, run_server
+from nodeattest_serving.program import Listener, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 
@@ -331,7 +331,5 @@ async def run_front(
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock)
         front = Listener(service.handle, settings.address, tls.context, limits)
         front.on_reject = metrics.turned_away.inc
-        health = None
-        if settings.health is not None:
-            health = HealthServer(settings.health, {"informers": view.unready_reason}, metrics)
-        await run_server(front, health, (view.run,))
+        checks = {"informers": view.unready_reason}
+        await run_server(front, (view.run,), health=settings.health, checks=checks, metrics=metrics)

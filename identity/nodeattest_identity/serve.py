@@ -27,7 +27,7 @@ from nodeattest_identity.publish.store import DirectoryStore, PublishError
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import HealthServer, Listener, ProgramMetrics, run_server
+from nodeattest_serving.program import Listener, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate, Stamp, stamp
 
 _MAX_AGE: Final = 7 * 24 * 3600
@@ -170,7 +170,5 @@ async def run(settings: ServeSettings) -> None:
         tls = ServingCertificate(settings.certificate, settings.key).context
     listener = Listener(handle, settings.address, tls, _LIMITS)
     listener.on_reject = metrics.turned_away.inc
-    health = None
-    if settings.health is not None:
-        health = HealthServer(settings.health, {"documents": folder.unready_reason}, metrics)
-    await run_server(listener, health, ())
+    checks = {"documents": folder.unready_reason}
+    await run_server(listener, (), health=settings.health, checks=checks, metrics=metrics)

@@ -172,16 +172,20 @@ def _text(status: HTTPStatus, text: str) -> Reply:
 
 async def run_server(
     server: HttpListener,
-    health: HealthServer | None,
     tasks: Iterable[Callable[[], Coroutine[None, None, None]]],
+    *,
+    health: BindAddress | None,
+    checks: Mapping[str, HealthCheck],
+    metrics: ProgramMetrics,
 ) -> None:
-    """Serve until canceled, and run tasks beside; raises ``SettingsError``."""
+    """Serve until canceled, and run tasks beside; raises ``SettingsError``. ``health``: None to serve no health."""
+    probed = None if health is None else HealthServer(health, checks, metrics)
     async with AsyncExitStack() as stack:
-        for each in (server, health):
+        for each in (server, probed):
             if each is not None:
                 await each.start()
                 stack.push_async_callback(each.stop)
-        log.info("serving on port %d, health on %s", server.port, "none" if health is None else health.port)
+        log.info("serving on port %d, health on %s", server.port, "none" if probed is None else probed.port)
         async with asyncio.TaskGroup() as group:
             for task in tasks:
                 group.create_task(task())

@@ -109,10 +109,7 @@ class ServingCertificate:
 
 
 def self_signed_context(name: str) -> ssl.SSLContext:
-    """Return a context with a new self-signed P-256 certificate for a DNS name, valid for ten years.
-
-    It protects against those who only listen: nobody can verify it.
-    """
+    """Return a context with a new self-signed P-256 certificate, which nobody can verify, valid for ten years."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nodeattest")])
     certificate = (
@@ -140,10 +137,7 @@ def self_signed_context(name: str) -> ssl.SSLContext:
 
 
 def harden(context: ssl.SSLContext) -> None:
-    """Allow TLS 1.2 or later, no session tickets, and no further handshake on a connection, whatever OpenSSL's default.
-
-    A client could ask for one handshake after another, past every limit of connections (CVE-2011-1473).
-    """
+    """Allow TLS 1.2 or later, no session tickets, and one handshake on a connection (CVE-2011-1473)."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION

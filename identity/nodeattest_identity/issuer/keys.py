@@ -92,9 +92,8 @@ def verifying_key(key: object) -> VerifyingKey:
 def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
     """Read a file of ``--service-account-key-file``: its keys in their order, of private ones the public half.
 
-    Blocks: ``PUBLIC KEY``, ``RSA PUBLIC KEY``, ``CERTIFICATE`` and the private kinds, unencrypted. kube-apiserver
-    passes over a block that it cannot read, such as an ECDSA key in PKCS #8; here one that is no key is an error,
-    because a key that silently is not published locks tokens out. Raises ``KeysError``.
+    kube-apiserver passes over a block that it cannot read. Here one that is no key raises ``KeysError``, because a key
+    that silently is not published locks tokens out.
     """
     if len(data) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of PEM, got {len(data)}")
@@ -114,10 +113,9 @@ def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
 def read_jwks(body: bytes, *, skip_unusable: bool = False) -> tuple[VerifyingKey, ...]:
     """Read a key set (RFC 7517 §5): its keys in their order, under the names that it gives them.
 
-    ``skip_unusable``: pass over keys that verify no token here (of other types, curves, sizes and uses, without a kid,
-    with a member that is missing or wrong), as RFC 7517 §5 wants of one who reads any issuer's set; else they are
-    errors. A private member, two keys of one name, what is no key at all, or nothing usable is always an error; a key
-    that comes twice (kube-apiserver repeats one that is in two of its files) is read once. Raises ``KeysError``.
+    ``skip_unusable``: pass over keys that verify no token here, as a reader of any issuer's set must. A private member,
+    two keys of one name, what is no key, or nothing usable always raises ``KeysError``. A key that comes twice is read
+    once: kube-apiserver repeats one that is in two of its files.
     """
     if len(body) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of a key set, got {len(body)}")

@@ -139,9 +139,8 @@ def _read_time(value: JsonValue, latest: int) -> int:
 def jwks_path(issuer: str, jwks_uri: str) -> str:
     """Return the path of the key set, relative to the issuer; raises ``UrlError``.
 
-    A key set below the issuer is stored where its URL leads to, such as ``keys.json``. A key set elsewhere is stored at
-    kube-apiserver's path, from where the server of that URL takes it; the check of the public URL shows that.
-    Only plain segments: the text of a URL must not name an object elsewhere.
+    A key set below the issuer is stored where its URL leads to, and one elsewhere at kube-apiserver's path. Only plain
+    segments are allowed: the text of a URL must not name an object elsewhere.
     """
     root = docs.issuer_url(issuer).removesuffix("/") + "/"
     if not docs.jwks_url(jwks_uri).startswith(root):

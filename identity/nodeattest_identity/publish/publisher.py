@@ -46,8 +46,7 @@ async def dry_run(store: stores.ObjectStore, desired: Desired, *, clock: Callabl
 async def publish(store: stores.ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
     """Publish the desired documents; ``clock`` returns seconds since the epoch.
 
-    Returns the plan with the writes of this run; ``unknown`` are keys to revoke that it never saw.
-    Raises ``PublishError``, ``KeysError`` and ``UrlError``.
+    Returns the plan with the writes of this run. Raises ``PublishError``, ``KeysError`` and ``UrlError``.
     """
     written: list[stores.Write] = []
     notes: dict[str, None] = {}
@@ -145,10 +144,7 @@ def _wrong_headers(url: str, answer: FetchedDocument, content_type: str, max_age
 
 
 def open_store(location: stores.StoreLocation, access: stores.StoreAccess) -> stores.ObjectStore:
-    """Open the store without connecting to it; raises ``StoreRefusedError``.
-
-    A store's library is imported only when that store is used.
-    """
+    """Open the store without connecting to it; raises ``StoreRefusedError``. A cloud's library is imported here."""
     if location.kind == "dir":
         return stores.DirectoryStore(Path(location.root), location.prefix)
     try:

@@ -64,10 +64,7 @@ class JWKSCache:
                 await asyncio.sleep(_RETRY)
 
     async def keys_for(self, kid: str) -> tuple[VerifyingKey, ...]:
-        """Return all keys, fetched again if they are stale or ``kid`` is not among them.
-
-        Raises ``Denied`` or ``Unavailable`` if there are no valid keys.
-        """
+        """Return all keys, fetched again if stale or without ``kid``; raises ``Denied`` or ``Unavailable``."""
         known = any(key.kid == kid for key in self._valid_keys())
         if not known or self._monotonic() >= self._fresh_until:
             await self._refresh(self._refresh_wait if known else None)
@@ -110,10 +107,7 @@ class JWKSCache:
 
 
 def read_trusted_keys(paths: Sequence[Path]) -> tuple[VerifyingKey, ...]:
-    """Read key files, each a key set or PEM as of kube-apiserver; raises ``KeysError``, which names the file.
-
-    A key set means the same in a file and fetched (``relying_party``): keys that verify nothing here are passed over.
-    """
+    """Read key files, each a key set or PEM as of kube-apiserver; raises ``KeysError``, which names the file."""
 
     def read(data: bytes) -> tuple[VerifyingKey, ...]:
         return read_jwks(data, skip_unusable=True) if data.lstrip().startswith(b"{") else read_pem(data)

@@ -123,8 +123,7 @@ class EndpointResolver:
 def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[BindAddress]:
     """List the ready endpoints of a service's port; raises ``RefusalError`` where there is none.
 
-    1. The service is not an ExternalName. 2. It has the port. 3. Ready addresses of that port that belong to Pods of
-    the namespace and are in a range that Pods may use.
+    1. The service is not an ExternalName. 2. It has the port. 3. Keep addresses that Pods of the namespace may use.
     """
     # 1
     if text(service, "spec", "type") == "ExternalName":

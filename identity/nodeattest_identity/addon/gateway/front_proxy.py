@@ -108,8 +108,6 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
 def identify(trust: FrontProxyTrust, common_name: str | None, headers: Iterable[tuple[str, str]]) -> UserInfo:
     """Return the user of a request; raises ``RefusalError`` with 401.
 
-    ``common_name`` is of the certificate that TLS verified by the trust's CAs; None: there is none.
-
     1. There is a certificate. 2. Its name is allowed. 3. One user, not empty. 4. UID, groups and extra are text that
     can be written into a token; no group and no key is empty.
     """

@@ -37,7 +37,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.http_server import response
-from nodeattest_serving.program import HealthServer, ProgramMetrics, run_server
+from nodeattest_serving.program import ProgramMetrics, run_server
 
 DEFAULT_PROXY: Final = ProxyLimits(connections=400, upstream_connections=400)
 """Connections from kube-apiserver, one for each request in flight; and as many to services."""
@@ -242,8 +242,5 @@ async def run(settings: GatewaySettings, client: ApiClient) -> None:
             now=now,
             clock=clock,
         )
-        health = None
-        if settings.health is not None:
-            reasons = {"front-proxy": trust.unready_reason, "signing-keys": keys.unready_reason}
-            health = HealthServer(settings.health, reasons, metrics)
-        await run_server(gateway, health, (trust.run, keys.run))
+        checks = {"front-proxy": trust.unready_reason, "signing-keys": keys.unready_reason}
+        await run_server(gateway, (trust.run, keys.run), health=settings.health, checks=checks, metrics=metrics)

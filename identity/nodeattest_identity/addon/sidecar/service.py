@@ -36,7 +36,7 @@ from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.connection_slots import share_of_owner
 from nodeattest_serving.http_server import ServerConnection
-from nodeattest_serving.program import HealthServer, ProgramMetrics, run_server
+from nodeattest_serving.program import ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
@@ -200,8 +200,6 @@ async def run(
 
     ``unready_reason`` returns why no token can be verified now; ``tasks`` run beside the server.
     """
-    metrics, health = Metrics(), None
+    metrics = Metrics()
     sidecar = Sidecar(settings, verifier, metrics, clock=time.monotonic)
-    if settings.health is not None:
-        health = HealthServer(settings.health, {"verifiers": unready_reason}, metrics)
-    await run_server(sidecar, health, tasks)
+    await run_server(sidecar, tasks, health=settings.health, checks={"verifiers": unready_reason}, metrics=metrics)
