@@ -23,10 +23,13 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def csr_object(name: str, **spec: JsonValue) -> JsonMap:
-    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, "system:node:a")]
+def csr_object(
+    name: str, *, node: str = "a", key: ec.EllipticCurvePrivateKey | None = None, **spec: JsonValue
+) -> JsonMap:
+    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node}")]
     names = x509.Name([x509.NameAttribute(*each) for each in subject])
-    signed = x509.CertificateSigningRequestBuilder(names).sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    signed = x509.CertificateSigningRequestBuilder(names).sign(key, hashes.SHA256())
     request = encoded(signed.public_bytes(serialization.Encoding.PEM))
     usages: JsonValue = ["digital signature", "client auth"]
     return {"metadata": {"name": name}, "spec": {"request": request, "signerName": SIGNER, "usages": usages, **spec}}

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
-from apiserver_kit import bind
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from apiserver_kit import bind, csr_object
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from kubernetes_assets import cluster_configuration
 from needs import kubernetes_folder
 from world import CLUSTER, CSRS, NAMESPACE, World
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import kubeadm
 
@@ -77,23 +72,6 @@ def register_node(world: World, name: str, provider_id: str = "") -> JsonMap:
 
 def file_in_tree(client: Client, node: str, key: ec.EllipticCurvePrivateKey | None = None) -> str:
     """File a request with the in-tree signer, as kubelet does; returns its name."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
-        ]
-    )
-    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    body: JsonMap = {
-        "apiVersion": "certificates.k8s.io/v1",
-        "kind": "CertificateSigningRequest",
-        "metadata": {"name": f"in-tree-{uuid4().hex[:10]}"},
-        "spec": {
-            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-            "usages": ["digital signature", "client auth"],
-            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
-        },
-    }
-    made = client.create(CSRS, body)
-    return text_at(map_at(made, "metadata"), "name")
+    name = f"in-tree-{uuid4().hex[:10]}"
+    client.create(CSRS, csr_object(name, node=node, key=key, signerName="kubernetes.io/kube-apiserver-client-kubelet"))
+    return name
