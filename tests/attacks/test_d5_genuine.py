@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from catalogue import Row, attacks, evaluated
@@ -61,7 +61,8 @@ class Scene:
     joined: Exchange
 
 
-Attempt = Callable[[Scene], tuple[NodeRequest, Facts]]
+Aimed = tuple[NodeRequest, Facts]
+Attempt = Callable[[Scene], Aimed]
 
 
 @pytest.fixture(scope="module")
@@ -76,25 +77,49 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Generator[Scene]:
 # Keys that a TPM holds or takes, and that prove nothing
 
 
-def unrestricted(scene: Scene) -> tuple[NodeRequest, Facts]:
+def activated(esys: Any, ek: Any, ak: Any) -> Aimed:
+    """Show keys for which the TPM activates a credential."""
+    blob, encrypted = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
+    assert activate(esys, ek, ak, blob, encrypted) == SECRET
+    first = FirstEvidence(ek_public=ek.public, ak_public=ak.public)
+    return request_of(first), facts_of(by_allow_list(parsed(ek.public).fingerprint))
+
+
+def unrestricted(scene: Scene) -> Aimed:
     tcti = scene.victim.tcti
     with connected(tcti) as esys, primary(esys, P384.creation()) as ek, primary(esys, UNRESTRICTED) as ak:
-        blob, encrypted = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
-        assert activate(esys, ek, ak, blob, encrypted) == SECRET
         assert signature_is_valid(parsed(ak.public), parse_signature(sign(esys, ak, FORGED)), FORGED)
-        first = FirstEvidence(ek_public=ek.public, ak_public=ak.public)
-    return request_of(first), facts_of(by_allow_list(parsed(first.ek_public).fingerprint))
+        return activated(esys, ek, ak)
 
 
-def imported(scene: Scene) -> tuple[NodeRequest, Facts]:
+def imported(scene: Scene) -> Aimed:
     with connected(scene.victim.tcti) as esys, imported_key(esys) as (ak, _), primary(esys, P384.creation()) as ek:
-        blob, encrypted = make_credential(parsed(ek.public), parsed(ak.public).name, SECRET, random=bytes)
-        assert activate(esys, ek, ak, blob, encrypted) == SECRET
-        first = FirstEvidence(ek_public=ek.public, ak_public=ak.public)
-    return request_of(first), facts_of(by_allow_list(parsed(first.ek_public).fingerprint))
+        return activated(esys, ek, ak)
 
 
-def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
+def challenged(first: NodeRequest, facts: Facts) -> Challenge:
+    return Challenge.parse(challenge_of(first, replace(facts, first_request=None)).challenge)
+
+
+def quoted(esys: Any, ak: Any, first: NodeRequest, challenge: Challenge) -> tuple[bytes, bytes]:
+    """Quote for a challenge, with any key."""
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
+    return quote(esys, ak, challenge.pcrs.marshal(), extra)
+
+
+def answering(first: NodeRequest, facts: Facts, secret: bytes, signed: tuple[bytes, bytes]) -> Aimed:
+    """Answer with a secret and a quote."""
+    answer = SecondEvidence(
+        first=FirstRequestRef(name=first.name, uid=first.uid),
+        mac=proof(secret, first.uid, first.csr.sha256, digest_of(first)),
+        quote=signed[0],
+        signature=signed[1],
+        pcrs=(bytes(32), bytes(32)),
+    )
+    return request_of(answer, csr=first.csr), replace(facts, first_request=first)
+
+
+def of_the_owner_hierarchy(scene: Scene) -> Aimed:
     owner = tss.ESYS_TR.OWNER
     with (
         connected(scene.victim.tcti) as esys,
@@ -103,19 +128,9 @@ def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
     ):
         facts = facts_of(by_allow_list(parsed(ek.public).fingerprint))
         first = request_of(FirstEvidence(ek_public=ek.public, ak_public=ak.public))
-        challenge = Challenge.parse(challenge_of(first, facts).challenge)
+        challenge = challenged(first, facts)
         secret = activate(esys, ek, ak, challenge.blob, challenge.secret)
-        binding = digest_of(first)
-        extra = qualifying_data(challenge.nonce, first.uid, binding)
-        attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
-    answer = SecondEvidence(
-        first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, CSR.sha256, binding),
-        quote=attest,
-        signature=signature,
-        pcrs=(bytes(32), bytes(32)),
-    )
-    return request_of(answer), replace(facts, first_request=first)
+        return answering(first, facts, secret, quoted(esys, ak, first, challenge))
 
 
 # Another agent on the victim's host, whose key has the shape of ours
@@ -127,42 +142,32 @@ def strangers_first(tpm: SoftwareTpm) -> NodeRequest:
         return request_of(FirstEvidence(ek_public=ek.public, ak_public=ak.public), csr=STRANGER)
 
 
-def of_another_agent(scene: Scene) -> tuple[NodeRequest, Facts]:
+def of_another_agent(scene: Scene) -> Aimed:
     return strangers_first(scene.victim), facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
 
 
-def of_another_agent_after_ours(scene: Scene) -> tuple[NodeRequest, Facts]:
+def of_another_agent_after_ours(scene: Scene) -> Aimed:
     """A stolen node certificate in the place of the token: the machine has joined."""
     pins = verify(request_of(scene.joined.answer), scene.joined.facts).fingerprints
     facts = facts_of(by_allow_list(pins["ek"]), ledger=ledger(fingerprints=pins))
     return strangers_first(scene.victim), facts
 
 
-def of_another_agent_with_our_mark(scene: Scene) -> tuple[NodeRequest, Facts]:
+def of_another_agent_with_our_mark(scene: Scene) -> Aimed:
     """The mark is written into what the agent's key shows: no TPM activates for it, so the secret is guessed."""
     facts = facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
     shown = read(strangers_first(scene.victim).evidence)
     assert isinstance(shown, FirstEvidence)
     marked = AK_PREFIX + shown.ak_public[len(UNMARKED_PREFIX) :]
     first = request_of(replace(shown, ak_public=marked), csr=STRANGER)
-    challenge = Challenge.parse(challenge_of(first, facts).challenge)
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
     with connected(scene.victim.tcti) as esys, primary(esys, OTHERS_TEMPLATE) as ak:
-        attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
-    answer = SecondEvidence(
-        first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(bytes(32), first.uid, STRANGER.sha256, digest_of(first)),
-        quote=attest,
-        signature=signature,
-        pcrs=(bytes(32), bytes(32)),
-    )
-    return request_of(answer, csr=STRANGER), replace(facts, first_request=first)
+        return answering(first, facts, bytes(32), quoted(esys, ak, first, challenged(first, facts)))
 
 
 # Another genuine TPM
 
 
-def another(scene: Scene) -> tuple[NodeRequest, Facts]:
+def another(scene: Scene) -> Aimed:
     with attestor_of(scene.thief) as attestor:
         return filed(attestor.attest(binding_of(filed_nothing()))), scene.joined.facts
 
@@ -170,20 +175,18 @@ def another(scene: Scene) -> tuple[NodeRequest, Facts]:
 def quoted_by_the_thief(scene: Scene) -> tuple[bytes, bytes]:
     """Quote for the victim's challenge with the thief's own key."""
     first = scene.joined.first
-    challenge = Challenge.parse(challenge_of(first, replace(scene.joined.facts, first_request=None)).challenge)
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
     with connected(scene.thief.tcti) as esys, primary(esys, AK_TEMPLATE) as ak:
-        return quote(esys, ak, challenge.pcrs.marshal(), extra)
+        return quoted(esys, ak, first, challenged(first, scene.joined.facts))
 
 
-def guessing(scene: Scene) -> tuple[NodeRequest, Facts]:
+def guessing(scene: Scene) -> Aimed:
     attest, signature = quoted_by_the_thief(scene)
     first = scene.joined.first
     mac = proof(bytes(32), first.uid, CSR.sha256, digest_of(first))
     return request_of(replace(scene.joined.answer, quote=attest, signature=signature, mac=mac)), scene.joined.facts
 
 
-def copying(scene: Scene) -> tuple[NodeRequest, Facts]:
+def copying(scene: Scene) -> Aimed:
     attest, signature = quoted_by_the_thief(scene)
     return request_of(replace(scene.joined.answer, quote=attest, signature=signature)), scene.joined.facts
 
@@ -191,20 +194,20 @@ def copying(scene: Scene) -> tuple[NodeRequest, Facts]:
 # The victim's own answers, used otherwise
 
 
-def for_the_thief(scene: Scene) -> tuple[NodeRequest, Facts]:
+def for_the_thief(scene: Scene) -> Aimed:
     own = replace(CSR, der=b"PKCS#10 with the thief's key", spki=b"the thief's key")
     first = replace(scene.joined.first, csr=own, uid="uid-of-the-thief", name="csr-of-the-thief")
     answer = replace(scene.joined.answer, first=FirstRequestRef(name=first.name, uid=first.uid))
     return request_of(answer, csr=own), replace(scene.joined.facts, first_request=first)
 
 
-def to_an_earlier_first(scene: Scene) -> tuple[NodeRequest, Facts]:
+def to_an_earlier_first(scene: Scene) -> Aimed:
     earlier = replace(scene.joined.first, uid="uid-0", name="csr-0")
     answer = replace(scene.joined.answer, first=FirstRequestRef(name=earlier.name, uid=earlier.uid))
     return request_of(answer), replace(scene.joined.facts, first_request=earlier)
 
 
-def after_another_boot(scene: Scene) -> tuple[NodeRequest, Facts]:
+def after_another_boot(scene: Scene) -> Aimed:
     """The operator allows the state of the first join; PCR 7 is extended before the next."""
     allowed: JsonValue = {"values": {"7": [scene.joined.answer.pcrs[-1].hex()]}}
     with connected(scene.victim.tcti) as esys:
@@ -215,7 +218,7 @@ def after_another_boot(scene: Scene) -> tuple[NodeRequest, Facts]:
     return request_of(again.answer), again.facts
 
 
-def an_older_answer(scene: Scene) -> tuple[NodeRequest, Facts]:
+def an_older_answer(scene: Scene) -> Aimed:
     """A newer answer was certified; the older one, still within its five minutes, comes again."""
     with attestor_of(scene.victim) as attestor:
         newer = exchange(attestor, replace(scene.joined.facts, first_request=None))
