@@ -22,7 +22,6 @@ _KINDS: Final = {
 
 
 def serve_metal3(world: World) -> None:
-    """Let the management cluster serve KubeadmConfigs, and the kinds of infrastructure providers."""
     documents = world.management_api.documents
     documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta1"}}
     for group, kinds in _KINDS.items():

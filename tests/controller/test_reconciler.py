@@ -58,12 +58,8 @@ async def world(pki: ClusterPki) -> AsyncGenerator[World]:
         yield world
 
 
-def denied(reason: Reason = Reason.PROOF_INVALID) -> Denied:
-    return Denied(reason, expected="e", got="g", remedy="r")
-
-
-def unavailable() -> Unavailable:
-    return Unavailable(Reason.PLATFORM_UNAVAILABLE, "d", remedy="r", retry_after=7.0)
+DENIED = Denied(Reason.PROOF_INVALID, expected="e", got="g", remedy="r")
+UNAVAILABLE = Unavailable(Reason.PLATFORM_UNAVAILABLE, "d", remedy="r", retry_after=7.0)
 
 
 # Approve
@@ -155,7 +151,7 @@ async def test_a_record_that_was_reset_after_the_evaluation_is_not_published(wor
 async def test_a_controller_whose_clock_is_ahead_signs_for_no_longer_and_closes_nothing_early(world: World) -> None:
     world.clock_ahead = timedelta(hours=2)
     world.now = CREATED + world.clock_ahead
-    world.verifier.answer = unavailable()
+    world.verifier.answer = UNAVAILABLE
     world.file()
     assert (await world.reconcile()).requeue_after
     assert not world.condition("Denied")
@@ -259,7 +255,7 @@ async def test_a_first_request_that_the_watch_does_not_show_pending_is_read(pki:
 
 
 async def test_what_cannot_be_verified_now_waits_with_a_reason_and_is_requeued(world: World) -> None:
-    world.verifier.answer = unavailable()
+    world.verifier.answer = UNAVAILABLE
     world.file()
     result = await world.reconcile()
     assert (result.requeue_after, result.waits_for, result.requeue) == (7.0, "metal://rack-1/1", False)
@@ -290,7 +286,7 @@ async def test_a_cluster_waits_while_there_is_no_room_for_a_record_of_its_namesp
 
 @pytest.mark.parametrize(
     ("trouble", "reason"),
-    [(unavailable(), Reason.PLATFORM_UNAVAILABLE), (KeyError("an internal error"), Reason.INTERNAL_ERROR)],
+    [(UNAVAILABLE, Reason.PLATFORM_UNAVAILABLE), (KeyError("an internal error"), Reason.INTERNAL_ERROR)],
 )
 async def test_a_wait_ends_in_a_denial(world: World, trouble: Exception, reason: Reason) -> None:
     world.verifier.answer = trouble
@@ -334,7 +330,7 @@ async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: Worl
 
 
 async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world: World) -> None:
-    world.verifier.answer = unavailable()
+    world.verifier.answer = UNAVAILABLE
     world.file()
     for _evaluation in range(NODE_BURST):
         await world.reconcile()
@@ -352,7 +348,7 @@ async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world:
 async def test_one_requesters_flood_leaves_room_in_log_and_events_for_another(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.verifier.answer = denied()
+    world.verifier.answer = DENIED
     flood = [f"flood-{number}" for number in range(2 * SOURCE_BURST)]
     for name in (*flood, "another"):
         world.file(name, username="system:bootstrap:other0" if name == "another" else "system:bootstrap:thief0")

@@ -116,6 +116,7 @@ def test_what_stands_in_the_place_of_a_kubeadm_config_is_said(member: MachineVie
     [
         (config(), {"abcdef"}),
         (config(tlsBootstrapToken=f"tlstls.{SECRET}"), {"abcdef", "tlstls"}),
+        (config(tlsBootstrapToken="no token"), set[str]()),  # nor does the other one count
         (config("", file={"kubeConfigPath": "/x"}, tlsBootstrapToken=f"tlstls.{SECRET}"), {"tlstls"}),
         ({"spec": {"initConfiguration": {"bootstrapTokens": [{"token": f"initin.{SECRET}"}]}}}, {"initin"}),
         ({"spec": {"joinConfiguration": {}}}, set[str]()),
