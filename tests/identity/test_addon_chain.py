@@ -168,12 +168,9 @@ class Chain:
 
 
 def _is_available(admin: Client) -> bool:
-    """Return whether kube-apiserver hands the gateway's paths over."""
     found = admin.get(f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}")
-    conditions = maps_at(found, "status", "conditions")
-    if not any(each["type"] == "Available" and each["status"] == "True" for each in conditions):
-        return False
-    return send(admin, ROOT)[0] == 200  # the path is handed over a moment later
+    known = {each["type"]: each["status"] for each in maps_at(found, "status", "conditions")}
+    return known.get("Available") == "True" and send(admin, ROOT)[0] == 200  # the path is handed over a moment later
 
 
 def send(client: Client, path: str = ECHO, method: str = "GET", **more: Any) -> tuple[int, dict[str, Any]]:
@@ -332,10 +329,7 @@ def test_two_users_each_see_their_own_dashboard_live(chain: Chain) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One request."""
-
     size: int
-    """Bytes of its body."""
     chunked: bool
     cut: str
     """Where the pieces of the first MiB end, a name in ``borders``."""
@@ -363,8 +357,7 @@ UPLOADS: Final = [
 async def upload(one: Upload, port: int) -> bytes:
     """Upload once; returns what is wrong with the answer."""
     framing = "Transfer-Encoding: chunked" if one.chunked else f"Content-Length: {one.size}"
-    target = f"{APPS}/uploads/proxy/upload"
-    head = f"POST {target} HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n{framing}\r\n\r\n".encode()
+    head = f"POST {APPS}/uploads/proxy/ HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n{framing}\r\n\r\n".encode()
     digest, begin = hashlib.sha256(), len(head)
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
