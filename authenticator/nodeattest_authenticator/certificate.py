@@ -62,7 +62,7 @@ def validate(certificate_pem: bytes, key_pem: bytes, wanted: ExpectedCertificate
     """
     # 1
     try:
-        blocks = pem.decode(certificate_pem, pem.CERTIFICATE)
+        blocks = pem.certificates(certificate_pem)
         chain = [x509.load_der_x509_certificate(der) for der in blocks]
         key = load_pem_private_key(key_pem, password=None).public_key()
         spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -75,8 +75,8 @@ def validate(certificate_pem: bytes, key_pem: bytes, wanted: ExpectedCertificate
         _check_chain(chain, wanted.ca_pem)
     except X509_ERRORS:
         raise _refused("an extension or a name in it cannot be parsed") from None
-    canonical = b"".join(pem.encode(der, pem.CERTIFICATE) for der in blocks)
-    return canonical, int(chain[0].not_valid_before_utc.timestamp()), int(chain[0].not_valid_after_utc.timestamp())
+    begin, end = (int(at.timestamp()) for at in (chain[0].not_valid_before_utc, chain[0].not_valid_after_utc))
+    return pem.encode(blocks), begin, end
 
 
 def check_validity(not_before: int, not_after: int, *, now: float, clock_skew: float | None) -> None:
@@ -116,8 +116,7 @@ def ca_pins(ca_pem: bytes) -> list[str]:
 def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
     """Return whether the chain ends at a CA of this bundle."""
     try:
-        chain = [x509.load_der_x509_certificate(der) for der in pem.decode(certificate_pem, pem.CERTIFICATE)]
-        _check_chain(chain, ca_pem)
+        _check_chain(_load(certificate_pem), ca_pem)
     except (AgentError, *X509_ERRORS):
         return False
     return True
@@ -125,7 +124,7 @@ def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
 
 def has_several(ca_pem: bytes) -> bool:
     """Return whether a bundle holds more than one certificate."""
-    return len(pem.decode(ca_pem, pem.CERTIFICATE)) > 1
+    return len(pem.certificates(ca_pem)) > 1
 
 
 def select_ca_pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
@@ -135,7 +134,7 @@ def select_ca_pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
     Raises ``AgentError`` if the bundle cannot be parsed.
     """
     try:
-        bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
+        bundle = _load(ca_pem)
         spkis = [ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for ca in bundle]
     except X509_ERRORS:
         raise invalid("certificateAuthority holds a certificate that cannot be parsed") from None
@@ -189,10 +188,14 @@ def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: ExpectedCertificate
         raise _refused("its names differ from the requested ones")
 
 
+def _load(certificates_pem: bytes) -> list[x509.Certificate]:
+    return [x509.load_der_x509_certificate(der) for der in pem.certificates(certificates_pem)]
+
+
 def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
     # 6. Signature by signature: the library's path builder wants a subject alternative name, which kubelet's client
     # certificates must not have (kubernetes pkg/apis/certificates/helpers.go).
-    bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
+    bundle = _load(ca_pem)
     for certificate, issuer in pairwise(chain):
         if not _is_ca(issuer) or not _issued(certificate, issuer):
             raise _refused("a certificate of its chain was not issued by the next one")

@@ -196,7 +196,7 @@ def _bounded(path: str, data: bytes) -> bytes:
 def _credential(path: str, certificate: bytes, key: bytes, ca_pem: bytes) -> tuple[NodeName, CachedCredential]:
     key_block = _KEY.search(key)
     try:
-        chain = b"".join(pem.encode(der, pem.CERTIFICATE) for der in pem.decode(certificate, pem.CERTIFICATE))
+        chain = pem.encode(pem.certificates(certificate))
         leaf = x509.load_pem_x509_certificate(chain)
         [common_name] = leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         private = load_pem_private_key(key_block[0] + b"\n" if key_block else b"", password=None)

@@ -178,7 +178,7 @@ def _renewed_discovery(options: JoinOptions, cluster: Cluster) -> Discovery | No
         old = load(options.config, hostname=options.settings.node_name)
     except AgentError:  # no usable configuration to keep
         return None
-    if old.discovery is None or pem.certificates(old.ca_pem).isdisjoint(pem.certificates(cluster.ca_pem)):
+    if old.discovery is None or set(pem.certificates(old.ca_pem)).isdisjoint(pem.certificates(cluster.ca_pem)):
         return None
     kept = old.discovery.after(old.cluster, cluster).with_servers(cluster.endpoint)
     return replace(kept, kubeconfig=options.kubeconfig, ca_file=options.kubelet_ca_file or kept.ca_file)

@@ -48,9 +48,11 @@ def parse_cluster(fields: ConfigFields) -> Cluster:
     """Parse the fields of a cluster. Raises ``FieldsError``."""
     url, text = fields.required("server"), fields.required("certificateAuthority")
     try:
-        ca_pem = pem.bundle(text)
+        ca_pem = pem.encode(pem.certificates(text.encode()))
     except ValueError as error:
         raise fields.wrong("certificateAuthority", f"is not a PEM bundle: {error}") from None
+    if not ca_pem:
+        raise fields.wrong("certificateAuthority", "is not a PEM bundle: it has no CERTIFICATE block")
     if len(ca_pem) > MAX_CA_PEM:
         said = f"expected at most {MAX_CA_PEM} bytes, got {len(ca_pem)}"
         raise fields.wrong("certificateAuthority", f": {said}; use this cluster's CAs, not the distribution's")
@@ -211,7 +213,7 @@ def render_credential(*, expires_at: float, certificate_pem: bytes, key_pem: byt
 
 def _shares_ca(theirs: bytes, ours: bytes) -> bool:
     try:
-        return not pem.certificates(theirs).isdisjoint(pem.certificates(ours))
+        return not set(pem.certificates(theirs)).isdisjoint(pem.certificates(ours))
     except ValueError:
         return False
 

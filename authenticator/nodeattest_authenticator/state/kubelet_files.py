@@ -42,7 +42,7 @@ def has_cas(path: str, ca_pem: bytes) -> bool:
     if old is None or old.startswith(MARK):
         return False
     try:
-        return pem.certificates(old) == pem.certificates(ca_pem)
+        return set(pem.certificates(old)) == set(pem.certificates(ca_pem))
     except ValueError:
         return False
 
