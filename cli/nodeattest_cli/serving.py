@@ -27,6 +27,7 @@ from nodeattest_identity.issuer.documents import MAX_AGE, UrlError
 from nodeattest_identity.serve import ServeSettings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.kubeconfig import in_cluster_endpoint, read_kubeconfig
 from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_bind_address
 
 FILE: Final = click.Path(path_type=Path)
@@ -98,7 +99,7 @@ def server(command: Callable[..., Coroutine[object, object, None]]) -> Callable[
 
 def api_client(kubeconfig: Path | None) -> ApiClient:
     """Make a client of a kubeconfig's cluster, else of the pod's own; raises ``KubeconfigError``."""
-    return ApiClient.from_kubeconfig_file(kubeconfig) if kubeconfig else ApiClient.in_cluster(os.environ)
+    return ApiClient(read_kubeconfig(kubeconfig) if kubeconfig else in_cluster_endpoint(os.environ))
 
 
 _USUAL: Final = FrontLimits()

@@ -47,6 +47,7 @@ from nodeattest_kube.addresses import POD_IPS, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_kube.events import EventLimiter, EventRecorder
+from nodeattest_kube.kubeconfig import in_cluster_endpoint, read_kubeconfig
 from nodeattest_kube.periodic import call_every
 from nodeattest_kube.store import MemoryPool
 from nodeattest_providers.identifiers import ProviderName, Purpose
@@ -247,10 +248,9 @@ class _Controller:
 
 
 def _client(settings: Settings, environment: Mapping[str, str], metrics: Metrics) -> ApiClient:
-    if settings.kubeconfig is None:
-        client = ApiClient.in_cluster(environment, request_timeout=settings.request_timeout)
-    else:
-        client = ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
+    path = settings.kubeconfig
+    endpoint = in_cluster_endpoint(environment) if path is None else read_kubeconfig(path)
+    client = ApiClient(endpoint, request_timeout=settings.request_timeout)
     client.on_request = metrics.api_request
     return client
 

@@ -43,7 +43,6 @@ from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.kubeconfig import (
     ApiEndpoint,
     check_proxy_url,
-    in_cluster_endpoint,
     is_visible,
     parse_kubeconfig,
     read_kubeconfig,
@@ -111,9 +110,9 @@ class ApiClient:
         return cls(parse_kubeconfig(document, addresses=addresses), request_timeout=request_timeout)
 
     @classmethod
-    def from_kubeconfig_file(cls, path: Path, *, request_timeout: float = 10.0) -> Self:
+    def from_kubeconfig_file(cls, path: Path) -> Self:
         """Make a client from a kubeconfig file, whose references are relative to it; raises ``KubeconfigError``."""
-        return cls(read_kubeconfig(path), request_timeout=request_timeout)
+        return cls(read_kubeconfig(path))
 
     @classmethod
     def from_endpoint(cls, endpoint: ApiEndpoint) -> Self:
@@ -123,11 +122,6 @@ class ApiClient:
             # The one read of the environment below main; the kubeconfig's own proxy wins (client-go).
             proxy = check_proxy_url(environment_proxy(endpoint.server, os.environ))
         return cls(replace(endpoint, proxy_url=proxy))
-
-    @classmethod
-    def in_cluster(cls, environment: Mapping[str, str], *, request_timeout: float = 10.0) -> Self:
-        """Make a client from the pod's service account; ``environment`` is ``os.environ``, handed in by main."""
-        return cls(in_cluster_endpoint(environment), request_timeout=request_timeout)
 
     @property
     def refused_address(self) -> str:
