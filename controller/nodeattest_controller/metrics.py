@@ -86,17 +86,6 @@ _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _CODES: Final = frozenset(HTTPStatus)
 ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane", "NodeAttestationPolicy")
 _STATES: Final = ("failing", "treated", "withheld")
-POLICY_REASONS: Final = (
-    "Valid",
-    "SelectsNothing",
-    "Invalid",
-    "Conflict",
-    "NamespaceNotLabelled",
-    "NamespaceNotRead",
-    "WebhookNotCalled",
-    "WebhookNotRead",
-    "RenderingDisabled",
-)
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -163,7 +152,6 @@ class Metrics(ProgramMetrics):
             "nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker."
         ).set
         self._policies = gauge("nodeattest_policies", "Policies by the reason of their condition Ready.", ("reason",))
-        self.policies({})
         self._cache_bytes = gauge("nodeattest_cache_bytes", "Memory of the management cluster's objects that are kept.")
         self._cache_limit = gauge(
             "nodeattest_cache_limit_bytes",
@@ -315,8 +303,8 @@ class Metrics(ProgramMetrics):
         self._earliest_lifetime.remove(key)
 
     def policies(self, counts: Mapping[str, int]) -> None:
-        for reason in POLICY_REASONS:
-            self._policies.labels(reason).set(counts.get(reason, 0))
+        for reason, count in counts.items():
+            self._policies.labels(reason).set(count)
 
     def api_request(self, method: str, status: int | None) -> None:
         """Count a request to an API server; ``status`` is None when no answer came."""

@@ -195,8 +195,7 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
     }
     known = mapping(policy, "status")
     status: JsonObject = {name: value for name, value in wanted.items() if known.get(name) != value}
-    reported = with_condition(policy, finding.condition, now)
-    status.update(mapping(reported or {}, "status"))
+    status |= mapping(with_condition(policy, finding.condition, now) or {}, "status")
     if not status:
         return None
     return {"metadata": {"resourceVersion": text(policy, "metadata", "resourceVersion")}, "status": status}
@@ -280,6 +279,7 @@ class PolicyStatusReconciler:
         self._recount, self._label_resync = recount, label_resync
         self._queue: WorkQueue[str] = WorkQueue(metrics=deps.metrics.queues.named("policy-status"))
         self._counts: dict[str, Counter[str]] = {}
+        self._metrics.policies(dict.fromkeys(PolicyReason, 0))
         self._limiter = EventLimiter(deps.clock)
 
     def changed(self, namespace: str) -> None:
@@ -397,4 +397,4 @@ class PolicyStatusReconciler:
         self._counts[namespace] = Counter(str(finding.why) for finding in found)
         if not self._counts[namespace]:
             del self._counts[namespace]
-        self._metrics.policies(sum(self._counts.values(), Counter[str]()))
+        self._metrics.policies({reason: sum(one[reason] for one in self._counts.values()) for reason in PolicyReason})
