@@ -172,13 +172,13 @@ def with_anothers_challenge(machine: Machine) -> Done:
 
 
 def hanging(machine: Machine) -> Done:
-    machine.prepare(timeoutSeconds=1)
+    machine.prepare(timeoutSeconds=4)
     machine.api.hangs = True
     return machine.run()
 
 
 def undecided(machine: Machine) -> Done:
-    machine.prepare(timeoutSeconds=1)
+    machine.prepare(timeoutSeconds=4)
     machine.api.on_create = lambda api, name: api.annotate(name, reason="MachineNotReady: wait")
     return machine.run()
 

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from fuzz.target import NOW, by_file, require, target
+from fuzz.target import NOW, by_file, require, target, text_of
 from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.output import UserError
@@ -32,6 +32,7 @@ from nodeattest_kube.answers import parse_json, version_of
 from nodeattest_kube.errors import KubeconfigError, error_from_status
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, ApiEndpoint, parse_kubeconfig
 from nodeattest_parsing.objects import key_of
+from nodeattest_parsing.times import format_seconds, parse_duration, parse_seconds
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
@@ -127,6 +128,17 @@ _load = by_file(lambda path: configfile.load(path, identity="fuzz"))
 def _configuration(settings: Settings, _data: bytes) -> None:
     require(_load(configfile.dump(settings).encode()) == settings, "what is written is read again")
 
+
+@target("duration", lambda data: parse_seconds(text_of(data)), refusals=_JSON, max_len=64)
+def _seconds(seconds: float, _data: bytes) -> None:
+    require(0 <= seconds < float("inf"), "finite, never negative")
+    milliseconds = round(seconds * 1000) / 1000
+    require(parse_seconds(format_seconds(milliseconds)) == milliseconds, "to the millisecond and back")
+
+
+target("cli-duration", lambda data: parse_duration(text_of(data)), refusals=_JSON, max_len=64)(
+    lambda nanoseconds, _: require(parse_duration(f"{nanoseconds}ns") == nanoseconds, "what is written is read")
+)
 
 # The webhook
 
