@@ -231,7 +231,7 @@ async def test_instances_of_another_account_are_read_with_its_role(amazon: Front
     assert amazon.asked == ["AssumeRole", *3 * ["DescribeInstances"]]
 
 
-@pytest.mark.parametrize(("seconds", "times"), [(290, 2), (310, 1)])
+@pytest.mark.parametrize(("seconds", "times"), [(270, 2), (390, 1)])
 async def test_a_roles_credentials_are_replaced_five_minutes_before_they_expire(
     amazon: Front, ec2_of: MakeEc2, seconds: int, times: int
 ) -> None:
