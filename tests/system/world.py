@@ -207,7 +207,7 @@ class World:
         for tpm in self._tpms.values():
             tpm.stop()
 
-    def set_policy(self, namespace: str = NAMESPACE, **spec: JsonValue) -> None:
+    def set_policy(self, namespace: str = NAMESPACE, /, **spec: JsonValue) -> None:
         """Make this the one policy of the fleet's namespace, or of another.
 
         Most tests join with any token and are about something else, so tokens are bound where a test says so only.
