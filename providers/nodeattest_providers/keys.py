@@ -76,7 +76,6 @@ def is_roca(modulus: int) -> bool:
 
 @cache
 def _roca_residues() -> tuple[tuple[int, frozenset[int]], ...]:
-    """List, for each small prime, the powers of 65537 modulo it."""
     primes = [number for number in range(3, 168) if all(number % divisor for divisor in range(2, number))]
     return tuple((prime, frozenset(pow(_RSA_EXPONENT, power, prime) for power in range(prime))) for prime in primes)
 

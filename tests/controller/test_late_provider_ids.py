@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
@@ -24,7 +25,7 @@ from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Check, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_REASON, ProviderID
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -77,6 +78,7 @@ async def test_a_machine_joins_before_cluster_api_has_its_provider_id_and_for_a_
         [record] = world.attestations()
         assert text(record, "spec", "providerID") == EXPECTED
         assert text(record, "spec", "providerIDSource").startswith("Metal3Machine expression metal3://")
+        assert text(record, "spec", "sources", "nodeName") == "Machine metadata.name"
 
 
 async def test_a_refusal_is_told_at_the_machine_of_the_token(pki: ClusterPki) -> None:
@@ -140,7 +142,9 @@ class ReadsInfrastructure(OneRound):
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         self.keys = facts.machine.endorsement_keys
-        return await super().verify_client_attestation_data(request, facts)
+        bound = Check("endorsement key: named by the platform", "step 4", "sha256:ek (BareMetalHost)", "", passed=True)
+        attested = await super().verify_client_attestation_data(request, facts)
+        return replace(attested, checks=(*attested.checks, bound))
 
 
 async def test_a_node_renews_by_its_recorded_key_while_its_host_object_is_gone(pki: ClusterPki) -> None:
@@ -148,6 +152,11 @@ async def test_a_node_renews_by_its_recorded_key_while_its_host_object_is_gone(p
     async with late(pki, verifier, hostObjects=["BareMetalHost"]) as world:
         ask(world, node="rack-1")
         assert await decided(world) == "Approved"
+        sources = mapping(world.attestations()[0], "spec", "sources")
+        assert sources == {
+            "nodeName": "BareMetalHost",
+            "endorsementKey": "named by the platform: sha256:ek (BareMetalHost)",
+        }
         world.management_api.remove(put_host(world, "rack-1", consumer="m-1"))
         put_machine(world, "m-1", "abcdef", provider_id=EXPECTED)
         world.workload_api.put(
@@ -157,6 +166,7 @@ async def test_a_node_renews_by_its_recorded_key_while_its_host_object_is_gone(p
         ask(world, "r-2", node="rack-1", username="system:node:rack-1", groups=["system:nodes"])
         assert await decided(world, "r-2") == "Approved"
         assert verifier.keys == {"MachineAttestation spec.fingerprints": "sha256:ek"}
+        assert mapping(world.attestations()[0], "spec", "sources") == sources
 
 
 # A cluster's infrastructure objects are in the cache before the first request asks for them

@@ -9,7 +9,7 @@ Source: docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -90,6 +90,8 @@ class Attestation:
     provider: ProviderName
     provider_id_source: str = ""
     """Where the provider ID was read when the newest certificate was issued."""
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    """What gave the machine its ``nodeName``, and what bound its ``endorsementKey`` to it."""
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
     """By ``<provider>.<kind>``."""
     boot: BootState | None = None
@@ -199,6 +201,7 @@ def record_certificate(
     now: datetime,
     *,
     policy: str = "",
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Attestation:
     """Record a fresh certificate, which the checks of issuing admitted; ``policy``: the name of the one in force."""
     entry = IssuedCertificate(
@@ -221,6 +224,7 @@ def record_certificate(
         node_name=request.csr.node_name,
         provider=attested.provider,
         fingerprints={**attestation.fingerprints, **attested.pins},
+        sources={**attestation.sources, **sources},
         boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
         retired=retire(attestation.retired, (old.key for old in leaving), now),

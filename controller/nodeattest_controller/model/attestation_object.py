@@ -57,6 +57,7 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         node_name=NodeName(text(spec, "nodeName")),
         provider=ProviderName(text(spec, "provider")),
         provider_id_source=sys.intern(text(spec, "providerIDSource")),  # few texts, of many machines
+        sources={name: sys.intern(source) for name, source in text_map(spec, "sources").items()},
         fingerprints=text_map(spec, "fingerprints"),
         boot=_boot(mapping(spec, "boot")),
         issued=issued,
@@ -135,6 +136,7 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
         "nodeName": attestation.node_name,
         "provider": attestation.provider,
         "signerName": signer_name,
+        "sources": dict[str, JsonValue](attestation.sources),
         "fingerprints": dict[str, JsonValue](attestation.fingerprints),
         "issued": [*map(_render_entry, attestation.issued)],
     }

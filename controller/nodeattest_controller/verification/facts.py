@@ -18,7 +18,7 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, Ro
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameContext, NameSources
+from nodeattest_controller.model.node_names import NameContext, NameSources, check_claim, node_names
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
@@ -40,6 +40,14 @@ from nodeattest_providers.verifier_interface import Addresses, AttestedNode, Clu
 S = TypeVar("S", bound="RequestFacts")
 T = TypeVar("T")
 P = ParamSpec("P")
+_KEY_SOURCES = {
+    "named by the platform",
+    "on the allow-list",
+    "named by EC2",
+    "named by the Machine's annotation",
+    "first use",
+}
+"""Checks of provider tpm, each of which binds an endorsement key to a machine."""
 
 
 class FactSource(ABC):
@@ -349,6 +357,19 @@ class CSRFacts(RequestFacts):
             proven=proven,
             host=host_names(await self.infrastructure()) if await self._reads_host() else None,
         )
+
+    async def sources(self) -> dict[str, str]:
+        """Say what gives the machine its node name and its endorsement key, except where its record does."""
+        attested, found = await self.attested(), dict[str, str]()
+        if await self.recorded_name() is None:
+            claims = node_names(await self.machine(), await self.name_sources(attested.proven_node_name))
+            short_names = (await self.policy()).infrastructure.short_node_names
+            found["nodeName"] = check_claim(self.node_name, claims, short_names=short_names).source
+        for check in attested.checks:
+            name = check.name.rpartition(": ")[2]
+            if name in _KEY_SOURCES:  # what is expected of a platform names its object
+                found["endorsementKey"] = f"{name}: {check.expected}" if "platform" in name else name
+        return found
 
     async def _reads_host(self) -> bool:
         host = known_kind((await self.machine()).infra).host

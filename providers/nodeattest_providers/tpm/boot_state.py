@@ -84,7 +84,6 @@ def check_recorded_boot(boot: BootState | None, policy: ProtocolPolicy) -> tuple
 
 
 def _check_value(rules: Rules, pcr: int, value: str, policy: ProtocolPolicy) -> None:
-    """Check a register's value, in hex, where the policy constrains it."""
     allowed = policy.allowed_pcrs.get(pcr)
     if allowed is not None:
         rules.member(f"value {pcr}", {each.hex() for each in allowed}, value)

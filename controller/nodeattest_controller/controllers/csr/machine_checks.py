@@ -106,7 +106,6 @@ async def one_machine(facts: CSRFacts) -> None:
 
 
 def _check_owner_of_record(facts: CSRFacts) -> None:
-    """Refuse a node whose Machine has another provider ID by now."""
     inventory, key = facts.source.inventory, facts.source.key
     record = inventory.attestation(key, facts.request.csr.provider_id)
     owner = inventory.machine_by_uid(key, record.owner_uid) if record is not None else None

@@ -130,6 +130,7 @@ def severity_of(verdict: CSRDenied) -> DenialSeverity:
 
 
 CONDITION: Final = "NodeAttested"
+_SOURCES: Final = {"nodeName": "its node name comes from", "endorsementKey": "its endorsement key is trusted by"}
 _DONE: Final = {
     FailureAction.TAINT: "its Node was tainted",
     FailureAction.CORDON: "its Node was cordoned",
@@ -199,6 +200,9 @@ def condition_of_machine(
     message = f"by {attestation.provider}, until {until}"  # 4
     if not member.is_confirmed:
         message += f"; its provider ID comes from {member.provider_id_source} until Cluster API sets it"
+    for source, words in _SOURCES.items():
+        if attestation.sources.get(source):
+            message += f"; {words} {attestation.sources[source]}"
     return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
 
 
