@@ -111,14 +111,7 @@ def build_manager(
             still_leads=still_leads,
         )
         in_clusters.append(ClusterController(csr.name, csr.for_cluster))
-        policy_status = PolicyStatusReconciler(deps, settings.webhook_configuration if settings.has_webhook else None)
-        management.changes.subscribe_clusters(policy_status.cluster_changed)
-        management.changes.subscribe_policies(policy_status.changed)
-        once |= {"csr": csr.run, "policy-status": policy_status.run}
-    if settings.enabled("attestation"):
-        signer_names = SignerNamesReconciler(deps, serves=settings.enabled("serving"))
-        management.changes.subscribe_clusters(signer_names.cluster_changed)
-        once["signer-names"] = signer_names.run
+        once |= {"csr": csr.run, **_of_management_cluster(settings, deps)}
     in_clusters += _reconcilers(settings, deps, configs, node_attested)
     clusters = ClusterManager(
         deps, in_clusters, connect=connect, clusters_per_namespace=settings.clusters_per_namespace
@@ -126,6 +119,19 @@ def build_manager(
     management.changes.subscribe_clusters(clusters.changed)
     closers = (verifiers.aclose, events.drain)
     return Manager(management=management, clusters=clusters, controllers=once, closers=closers)
+
+
+def _of_management_cluster(settings: Settings, deps: ReconcilerDeps) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Build what writes the status of policies and Clusters."""
+    changes = deps.management.changes
+    policy_status = PolicyStatusReconciler(deps, settings.webhook_configuration if settings.has_webhook else None)
+    changes.subscribe_clusters(policy_status.cluster_changed)
+    changes.subscribe_policies(policy_status.changed)
+    if not settings.enabled("attestation"):
+        return {"policy-status": policy_status.run}
+    signer_names = SignerNamesReconciler(deps, serves=settings.enabled("serving"))
+    changes.subscribe_clusters(signer_names.cluster_changed)
+    return {"policy-status": policy_status.run, "signer-names": signer_names.run}
 
 
 def _reconcilers(

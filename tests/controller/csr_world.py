@@ -148,12 +148,9 @@ class World:
             now=self.clock,
             memory=MemoryPool(1 << 30),
         )
-        self.events = EventRecorder(
-            self.management_api, now=self.clock, component="test", instance="test", clock=self.seconds
-        )
-        self.challenge_keys = ChallengeKeys(
-            self.management_api, namespace="system", rotate_after=timedelta(days=1), now=self.clock
-        )
+        api, day = self.management_api, timedelta(days=1)
+        self.events = EventRecorder(api, now=self.clock, component="test", instance="test", clock=self.seconds)
+        self.challenge_keys = ChallengeKeys(api, namespace="system", rotate_after=day, now=self.clock)
         self._runner = VerificationRunner(5.0)
         self._configs = KubeadmConfigs(self.management_api, management.caches)
         shared: dict[str, Any] = {"events": self.events, "metrics": self.metrics, "observers": [self.observed]}
