@@ -28,7 +28,7 @@ from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
 from nodeattest_serving.program import Listener, ProgramMetrics, run_server
-from nodeattest_serving.tls import ServingCertificate, Stamp, stamp
+from nodeattest_serving.tls import ServingCertificate
 
 _MAX_AGE: Final = 7 * 24 * 3600
 _METHODS: Final = ("GET", "HEAD")
@@ -95,8 +95,8 @@ class DocumentFolder:
         if settings.certificate is not None:
             self._headers["Strict-Transport-Security"] = "max-age=31536000"
         self._lines = RateLimiter(burst=20, per_second=0.1, clock=clock)
-        self._valid: dict[str, tuple[Stamp | None, bytes]] = {}
-        """Each file that passed validation, as of a time."""
+        self._valid: dict[str, str | None] = {}
+        """Version of each file that passed validation."""
 
     def unready_reason(self) -> str | None:
         return None if self._directory.is_dir() else f"--dir: expected a folder, got none at {self._directory}"
@@ -115,22 +115,20 @@ class DocumentFolder:
         if not path.startswith(root) or not name or not all(map(_SEGMENT.fullmatch, plain)):
             return refusal(HTTPStatus.NOT_FOUND)
         try:
-            now, known = stamp(self._directory / name), self._valid.get(name)
-            if known is None or now is None or known[0] != now:
-                # 2
-                self._valid.pop(name, None)
-                stored = await self._store.read(name)
-                if stored is None:
-                    return refusal(HTTPStatus.NOT_FOUND)
-                # 3
+            # 2
+            stored = await self._store.read(name)
+            if stored is None:
+                return refusal(HTTPStatus.NOT_FOUND)
+            # 3
+            if self._valid.get(name) != stored.e_tag:
                 self._validate(name, stored.body, is_configuration=is_configuration)
-                self._valid[name] = now, stored.body
+                self._valid[name] = stored.e_tag
         except (PublishError, docs.DocumentError, KeysError) as error:
             if self._lines.take(""):
                 log.warning("not serving a file: %s: %s", name, error)
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         kind = docs.CONFIGURATION_TYPE if is_configuration else docs.JWKS_TYPE
-        return document_reply(request, self._valid[name][1], {"Content-Type": kind, **self._headers})
+        return document_reply(request, stored.body, {"Content-Type": kind, **self._headers})
 
     def _validate(self, name: str, body: bytes, *, is_configuration: bool) -> None:
         if not is_configuration:

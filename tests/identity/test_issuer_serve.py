@@ -113,6 +113,10 @@ async def test_every_other_path_is_not_found(served: Served, path: str) -> None:
 async def test_what_is_published_next_is_served_at_once_and_what_is_removed_is_gone(served: Served) -> None:
     await served.put(keys=("a", "b"))
     assert len(json.loads((await served.ask(JWKS)).body)["keys"]) == 2
+    written, others = served.jwks.stat(), served.jwks.read_bytes().replace(b'"kid":"', b'"kid":"x', 1)
+    served.jwks.write_bytes(others)
+    os.utime(served.jwks, ns=(written.st_atime_ns, written.st_mtime_ns))  # as a copy may be dated
+    assert (await served.ask(JWKS)).body == others
     served.jwks.unlink()
     assert (await served.ask(JWKS)).status == 404
 
@@ -161,6 +165,12 @@ async def test_a_folder_and_a_name_too_long_are_not_found_and_leave_no_file_open
 
 
 async def test_a_link_and_a_pipe_are_not_followed_and_block_nothing(served: Served) -> None:
+    assert (await served.ask(JWKS)).status == 200
+    (served.root / "shop").rename(served.root / "moved")
+    (served.root / "shop").symlink_to("moved")
+    assert (await served.ask(JWKS)).status == 404
+    (served.root / "shop").unlink()
+    (served.root / "moved").rename(served.root / "shop")
     inside = served.jwks.read_bytes()
     (served.root / "outside").write_bytes(inside)
     served.jwks.unlink()
