@@ -15,7 +15,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -131,9 +131,23 @@ def _data(secret: JsonMap, key: str) -> bytes:
         return b""
 
 
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)T(\d{1,2}):(\d\d:\d\d)(?:[.,](\d+))?(?:Z|([+-])([01]\d|2[0-4]):([0-5]\d|60))", re.ASCII
+)
+"""What Go's ``time.Parse(time.RFC3339, …)`` takes: an hour of one digit, a comma, offsets up to ±24:60."""
+
+
 def _expired(text: str, now: datetime) -> bool:
     """Return whether the time is over, which a text that is no time always is; no text is no end."""
+    found = _TIME.fullmatch(text)
+    if not text or found is None:
+        return bool(text)
+    day, hour, rest, fraction, sign, hours, minutes = found.groups()
+    offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
     try:
-        return bool(text) and datetime.fromisoformat(text) <= now
-    except (ValueError, TypeError):  # no time, or one without an offset
+        local = datetime.strptime(f"{day} {hour}:{rest} {(fraction or '0')[:6]}+0000", "%Y-%m-%d %H:%M:%S %f%z")
+        return local + (offset if sign == "-" else -offset) <= now
+    except ValueError:  # a time that no calendar has, or the year 0
         return True
+    except OverflowError:  # beyond Python's years
+        return sign != "-"
