@@ -30,7 +30,8 @@ from nodeattest_authenticator.settings import parse as parse_settings
 from nodeattest_authenticator.state import credential_cache
 from nodeattest_authenticator.state.cache_files import parse_header
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_discovery.node.clock import Clock
+from nodeattest_authenticator.state.storage import exclusive
+from nodeattest_discovery.node.clock import Clock, Deadline
 
 # The cache: tests/attacks has the files that somebody spoilt
 
@@ -148,6 +149,20 @@ def test_nothing_secret_is_ever_told(machine: Machine) -> None:
     said = machine.run().stderr + machine.run().stderr + machine.do("status").stdout
     assert "0123456789abcdef" not in said
     assert "PRIVATE KEY" not in said
+
+
+def test_a_call_that_waited_while_another_was_denied_repeats_its_denial_without_a_request(machine: Machine) -> None:
+    holder, held = machine.agent(), contextlib.ExitStack()
+    held.enter_context(exclusive(holder.storage, Deadline.after(holder.clock, 5)))
+
+    def denied(_seconds: float) -> None:
+        holder.remember_failure(AgentError("MachineNotFound", "the cluster refused", remedy="create it"), None)
+        held.close()
+
+    waiting = machine.agent(clock=Clock(sleep=denied))
+    with pytest.raises(AgentError, match="MachineNotFound: still refused"):
+        credential(waiting, machine.info().encode())
+    assert machine.api.posts() == 0
 
 
 # Renewals beside the answer

@@ -27,7 +27,7 @@ from nodeattest_parsing.endpoint import Endpoint
 def test_every_file_is_private_and_the_token_stands_in_one_only(joiner: Joiner) -> None:
     joiner.join()
     assert {path.stat().st_mode & 0o777 for path in joiner.folder.rglob("*") if path.is_file()} == {0o600}
-    assert [name for name, data in joiner.files().items() if TOKEN.encode() in data] == ["cache/bootstrap-token"]
+    assert joiner.token_holders() == ["cache/bootstrap-token"]
 
 
 def test_a_denied_join_leaves_no_kubeconfig_and_the_next_one_asks_at_once(joiner: Joiner) -> None:
@@ -144,6 +144,7 @@ def test_a_certificate_is_not_stored_without_the_answer(joiner: Joiner) -> None:
 def test_a_token_and_a_pin_are_enough_to_join(discoverer: Discoverer) -> None:
     done = discoverer.join()
     assert done.returncode == 0, done.stderr
+    assert discoverer.token_holders() == ["cache/bootstrap-token"]
     settings, api = discoverer.settings, discoverer.api
     assert (settings.endpoint.url, settings.ca_pem) == (api.url, api.authority.pem)
     assert settings.discovery is not None
@@ -188,10 +189,10 @@ def test_a_bootstrap_token_in_the_file_joins_where_it_is_wanted(discoverer: Disc
     discoverer.by_file(token=TOKEN)
     refused = discoverer.join(token_file=None)
     assert "DiscoveryFileNotAllowed" in refused.stderr
-    assert (TOKEN in refused.stderr, discoverer.api.connections) == (False, 0)
+    assert discoverer.api.connections == 0
     done = discoverer.join("--discovery-file-allow-credentials", token_file=None)
     assert done.returncode == 0, done.stderr
-    assert discoverer.file("bootstrap-token").decode().strip() == TOKEN
+    assert discoverer.token_holders() == ["cache/bootstrap-token"]
     assert discoverer.settings.ca_pem == discoverer.api.authority.pem
     assert discoverer.settings.discovery is not None
     assert discoverer.settings.discovery.pin_server

@@ -106,6 +106,10 @@ def test_a_cluster_is_born_under_attack_and_its_worker_joins_attested(world: Cap
     node = world.nodes()[worker["status"]["nodeRef"]["name"]]
     assert node["spec"]["providerID"] == worker["spec"]["providerID"]
     assert world.management.ledger_names() >= {name_of(node)}
+    token = token_of(cast("Object", world.management.get(CONFIG, name_of(worker))))
+    folders = ("/etc/kubernetes", "/etc/systemd", "/var/lib", "/var/log")
+    held = world.infrastructure.machines[name_of(worker)].run("grep", "-rlF", token, *folders)
+    assert held.stdout.split() == ["/var/lib/kubelet-authenticator/bootstrap-token"]
 
 
 def test_the_doors_are_closed_and_the_policy_is_ready(world: CapiWorld) -> None:

@@ -355,8 +355,17 @@ async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is
     assert cluster.has("cln020")
 
 
-@pytest.mark.parametrize("recreated", [True, False])
-def test_a_token_that_changed_between_decision_and_delete_is_decided_again(recreated: bool) -> None:
+@pytest.mark.parametrize(
+    ("recreated", "changes"),
+    [
+        (True, {"expiration": FUTURE}),
+        (False, {"expiration": FUTURE}),
+        (False, {"expiration": PAST, "deletionTimestamp": PAST}),  # a finalizer holds it: it is asked to go once
+    ],
+)
+def test_a_token_that_changed_between_decision_and_delete_is_decided_again(
+    recreated: bool, changes: dict[str, str]
+) -> None:
     @virtually
     async def deletes() -> None:
         cluster = Cluster()
@@ -365,7 +374,7 @@ def test_a_token_that_changed_between_decision_and_delete_is_decided_again(recre
         def change() -> None:
             if recreated:
                 cluster.remove("flt006")
-            cluster.add("flt006", expiration=FUTURE)
+            cluster.add("flt006", **changes)
 
         cluster.before("DELETE", change)
         async with cluster.working(CLEANER):
