@@ -23,6 +23,7 @@ from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
@@ -149,6 +150,7 @@ def handler_of(
         reader(client) if reader is not None else FactReader(client, namespace=namespace, now=now),
         versioned,
         Metrics(),
+        EventRecorder(client, component="t", instance="t", now=now),
         clock=lambda: 0.0,
         verifies_clients=verifies_clients,
         max_wait=max_wait,

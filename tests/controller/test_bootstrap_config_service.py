@@ -29,6 +29,7 @@ from nodeattest_controller.controllers.bootstrap_config.server import (
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_serving.bounded_server import SettingsError
@@ -104,6 +105,33 @@ async def test_a_control_plane_is_left_as_it_is_once_it_has_a_machine(api: FakeA
     labels: JsonObject = {**OF_CLUSTER, "cluster.x-k8s.io/control-plane": ""}
     api.put(f"{CAPI}/v1beta2/namespaces/fleet/machines/cp-0", {"kind": "Machine", "metadata": {"labels": labels}})
     assert "rollout restart" in str((await asked(handler, mine, mine))["warnings"])
+
+
+async def test_a_refusal_is_reported_once_on_the_machine_set_that_exists_and_its_deployment(api: FakeApi) -> None:
+    capi: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineSet", "name": "md-0-x"}
+    deployment: JsonObject = {**capi, "kind": "MachineDeployment", "name": "md-0", "uid": "d"}
+    handler = handler_of(api)
+
+    async def reported(name: str, *, dry_run: bool = False) -> list[tuple[str, str]]:
+        made = config({"path": "/conflict"})
+        meta: JsonObject = {**mapping(made, "metadata"), "ownerReferences": [{**capi, "name": name}]}
+        whole: JsonObject = {**made, "metadata": meta}
+        assert not (await asked(handler, whole, dryRun=dry_run))["allowed"]
+        await asyncio.sleep(0)
+        events = [obj for path, obj in api.objects.items() if "/events/" in path]
+        assert all("remove it" in text(event, "message") for event in events)
+        return [(text(event, "involvedObject", "kind"), text(event, "involvedObject", "name")) for event in events]
+
+    assert await reported("md-0-x") == []
+    meta: JsonObject = {"uid": "s", "ownerReferences": [deployment]}
+    api.put(f"{CAPI}/v1beta2/namespaces/fleet/machinesets/md-0-x", {**capi, "metadata": meta})
+    for name in ("gone", "..", ""):
+        assert await reported(name) == []
+    assert await reported("md-0-x", dry_run=True) == []
+    for _again in range(2):
+        assert await reported("md-0-x") == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+    api.fail("GET", "/machinesets/", Forbidden(403, "Forbidden", "no"))
+    assert len(await reported("md-0-x")) == 2
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_webhooks_are_called_where_they_serve_by_label_and_no_longer_than_they_a
             assert text(term, "key") == webhook_configuration.LABEL
             found.append((where["path"], kinds, called["failurePolicy"], called["sideEffects"], *label))
     assert found == [
-        (config_reviewer.PATH, rendered, "Fail", "None", "In", ("enabled",)),
+        (config_reviewer.PATH, rendered, "Fail", "NoneOnDryRun", "In", ("enabled",)),
         (decide.POLICY_PATH, reviewed, "Ignore", "None", "In", ("enabled", "disabled")),
         (decide.UNLABELLED_PATH, reviewed, "Ignore", "None", "NotIn", ("enabled", "disabled")),
     ]

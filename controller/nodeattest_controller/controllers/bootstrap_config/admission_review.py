@@ -67,7 +67,10 @@ class AdmissionReview:
 
 
 _UNREADABLE: Final = "cannot read the object's Cluster and policy{}; try again"
-_POLICY_SAYS_WHY: Final = "its cluster's policy does not allow it: see the policy's status, and the controller's log"
+_POLICY_SAYS_WHY: Final = (
+    "its cluster's policy does not allow it: see the policy's status, Events of the MachineSet, and the log of the "
+    "controller"
+)
 """For a caller without a client certificate, where the reason would quote a policy."""
 
 

@@ -26,15 +26,18 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, cluster_paused
 from nodeattest_controller.model.policy import Policy, policy_for, selecting
+from nodeattest_controller.runtime.cluster_controller import PERIOD
 from nodeattest_controller.runtime.informers import CLUSTER_GROUP, OWN_GROUP, OWN_VERSION
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import NotFound
-from nodeattest_parsing.objects import items, text
+from nodeattest_kube.errors import ApiError, NotFound
+from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 PATH: Final = "/mutate-bootstrap-config"
+EVENT: Final = "BootstrapConfigRefused"
 _MAX_RECORDS: Final = 1000
 """Of a cluster that several policies select. With more, none is taken for the one that most machines joined under."""
 _PAGE: Final = 100
@@ -107,14 +110,37 @@ class FactReader:
         if not version:
             return None
         if subject.cluster:
-            if not paths.is_segment(subject.cluster):  # API servers validate names after their webhooks
-                return None
-            with suppress(NotFound):
-                path = paths.object_path(CLUSTER_GROUP, version, "clusters", subject.cluster, namespace=namespace)
-                return await self._client.get(path)
-            return None
+            return await self._object(version, "clusters", subject.cluster, namespace)
         clusters = await self._list(CLUSTER_GROUP, version, "clusters", namespace)
         return next((cluster for cluster in clusters if subject.is_control_plane_of(cluster)), None)
+
+    async def requesters(self, subject: Subject) -> list[ObjectRef]:
+        """Return the MachineSet that has a new configuration made, and its MachineDeployment."""
+        name, namespace = subject.owner("MachineSet"), subject.namespace
+        found = await self._object(await self._served(), "machinesets", name, namespace) if name else None
+        if found is None:
+            return []
+        itself: JsonObject = {**found, **mapping(found, "metadata")}
+        owners = [owner for owner in items(itself, "ownerReferences") if owner.get("kind") == "MachineDeployment"]
+        return [
+            ObjectRef(
+                api_version=text(each, "apiVersion"),
+                kind=text(each, "kind"),
+                namespace=namespace,
+                name=text(each, "name"),
+                uid=text(each, "uid"),
+            )
+            for each in (itself, *owners[:1])
+        ]
+
+    async def _object(self, version: str, resource: str, name: str, namespace: str) -> JsonObject | None:
+        if not paths.is_segment(name):  # API servers validate names after their webhooks
+            return None
+        with suppress(NotFound):
+            return await self._client.get(
+                paths.object_path(CLUSTER_GROUP, version, resource, name, namespace=namespace)
+            )
+        return None
 
     async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
         path, found = paths.collection_path(group, version, resource, namespace=namespace), list[JsonObject]()
@@ -133,9 +159,11 @@ class FactReader:
 class ConfigReviewer:
     """Reviews bootstrap configurations."""
 
-    def __init__(self, reader: FactReader, render: Render) -> None:
+    def __init__(self, reader: FactReader, render: Render, events: EventRecorder, clock: Callable[[], float]) -> None:
         self._reader = reader
         self._render = render
+        self._events = events
+        self._limiter = EventLimiter(clock)
 
     def review(self, question: admission_review.AdmissionReview) -> admission_review.Verdict | None:
         """Decide without facts; None if they are needed."""
@@ -153,7 +181,20 @@ class ConfigReviewer:
         facts = await self._reader.of(subject) if subject is not None else None
         if subject is None or facts is None or facts.paused:
             return admission_review.UNCONCERNED
-        return await self._decide(subject, before, facts)
+        verdict = await self._decide(subject, before, facts)
+        if not verdict.passes and verdict.denied is not None and not question.dry_run:
+            await self._report(subject, verdict.denied)
+        return verdict
+
+    async def _report(self, subject: Subject, denied: Denied) -> None:
+        """Record why a MachineSet gets no Machine: Cluster API shows it in deprecated conditions only.
+
+        Anybody who reaches the port can send a review, so Events are about objects that exist, one each in ``PERIOD``.
+        """
+        with suppress(ApiError):
+            for ref in await self._reader.requesters(subject):
+                if self._limiter.allow((ref.uid, denied.reason), PERIOD):
+                    self._events.record(ref, "Warning", EVENT, f"{subject.kind} is refused: {denied}")
 
     def without_facts(self, question: admission_review.AdmissionReview, error: str) -> admission_review.Verdict:
         """Decide if the facts cannot be read: an update passes that changes nothing that machines are made of."""

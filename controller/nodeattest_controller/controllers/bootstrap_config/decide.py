@@ -82,11 +82,11 @@ class Subject:
     @property
     def cluster(self) -> str:
         """The name of its Cluster by label or owner; empty if it has neither yet."""
-        return text(self.whole, "metadata", "labels", CLUSTER_LABEL) or self._owner("Cluster")
+        return text(self.whole, "metadata", "labels", CLUSTER_LABEL) or self.owner("Cluster")
 
     @property
     def pool(self) -> str:
-        return self._owner("MachinePool")
+        return self.owner("MachinePool")
 
     @property
     def made_by_control_plane(self) -> bool:
@@ -141,7 +141,8 @@ class Subject:
         reference = mapping(cluster, "spec", "controlPlaneRef")
         return self.is_control_plane and (reference.get("kind"), reference.get("name")) == (self.kind, self.name)
 
-    def _owner(self, kind: str) -> str:
+    def owner(self, kind: str) -> str:
+        """Return the name of the owner of a kind of Cluster API; empty if there is none."""
         for owner in items(self.whole, "metadata", "ownerReferences"):
             if owner.get("kind") == kind and text(owner, "apiVersion").partition("/")[0] == _CLUSTER_GROUP:
                 return text(owner, "name")

@@ -35,10 +35,11 @@ from nodeattest_controller.controllers.bootstrap_config.config_reviewer import P
 from nodeattest_controller.controllers.bootstrap_config.render import render_for_policy
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.settings import Settings
+from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.certificate_chain import X509_ERRORS
@@ -74,6 +75,7 @@ class AdmissionHandler:
         reader: FactReader,
         render: decide.Render,
         metrics: Metrics,
+        events: EventRecorder,
         *,
         clock: Callable[[], float],
         verifies_clients: bool = False,
@@ -84,7 +86,7 @@ class AdmissionHandler:
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         """
-        self._configs = ConfigReviewer(reader, render)
+        self._configs = ConfigReviewer(reader, render, events, clock)
         self._namespace = reader.namespace
         self._metrics = metrics
         self._clock = clock
@@ -312,10 +314,13 @@ async def serve_webhook(settings: Settings, client: ApiClient, metrics: Metrics)
         yield None
         return
     client_ca, names = settings.webhook_client_ca_file, settings.webhook_client_names
+    # A recorder of its own: anybody may call the webhook, and must not use up the limits of Events about machines.
+    events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     handler = AdmissionHandler(
         FactReader(client, namespace=settings.watch_namespace, now=_now),
         render_for_policy,
         metrics,
+        events,
         clock=time.monotonic,
         verifies_clients=client_ca is not None,
         client_names=names,
@@ -342,6 +347,7 @@ async def serve_webhook(settings: Settings, client: ApiClient, metrics: Metrics)
         yield Webhook(listener.port, certificate.trouble)
     finally:
         await listener.stop()
+        await events.drain()
 
 
 def _now() -> datetime:
