@@ -79,6 +79,14 @@ def test_ledgers_of_similar_provider_ids_have_different_names() -> None:
     assert len(attestation_name("c" * 300, ProviderID("x"))) <= 253
 
 
+def test_a_retry_counts_as_the_request_itself_and_so_does_a_copy_that_was_handled_first() -> None:
+    request = make_request()
+    ledger, of_copy = joined(request), joined(replace(request, uid="copy"))
+    assert ledger.answered(request)
+    assert [of_copy.answered(request, first) for first in ("", "u-1", "other")] == [False, True, False]
+    assert not ledger.answered(make_request(), "u-1"), "another key"
+
+
 def renewal(number: int) -> NodeRequest:
     return make_request(uid=f"r-{number}", username="system:node:node-0")
 

@@ -197,6 +197,9 @@ def test_an_rsa_keys_primes_are_not_proved_but_its_numbers_must_belong_together(
     for name, value in fields.items():
         with pytest.raises(Unavailable, match=r"no sound RSA key|not a PEM"):
             load_authority(rsa_secret(**{**fields, name: value + 2}), "c")
+    p, q = (1 << 4096) + 1, (1 << 4096) + 3  # refused before it costs anything
+    with pytest.raises(Unavailable, match="8193 bits"):
+        load_authority(rsa_secret(n=p * q, d=3, p=p, q=q, dmp1=3, dmq1=3, iqmp=1), "c")
 
 
 def test_no_certificate_is_signed_that_is_over_when_its_request_was_made(authority: CertificateAuthority) -> None:

@@ -319,6 +319,14 @@ async def test_a_first_request_gets_its_challenge_once(challenged: World) -> Non
     assert challenged.workload_api.writes(CSRS) == ["PATCH"]
 
 
+async def test_a_foreign_challenge_is_overwritten(challenged: World) -> None:
+    for foreign in ('{"nonce": "other"}', "no JSON"):
+        mapping(challenged.csr(), "metadata")["annotations"] = {ANNOTATION_CHALLENGE: foreign}
+        challenged.workload_api.put(f"{CSRS}/r-1", challenged.csr())
+        await challenged.reconcile()
+        assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
+
+
 async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: World) -> None:
     await challenged.reconcile()
     challenged.now = CREATED + CHALLENGE_TTL + timedelta(seconds=61)
