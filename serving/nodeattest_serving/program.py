@@ -183,8 +183,8 @@ async def run_server(
     async with AsyncExitStack() as stack:
         for each in (server, probed):
             if each is not None:
+                stack.push_async_callback(each.stop)  # also what a start that fails has opened
                 await each.start()
-                stack.push_async_callback(each.stop)
         log.info("serving on port %d, health on %s", server.port, "none" if probed is None else probed.port)
         async with asyncio.TaskGroup() as group:
             for task in tasks:

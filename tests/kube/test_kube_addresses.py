@@ -27,7 +27,7 @@ from nodeattest_kube.addresses import (
     parse_pod_ips,
 )
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import Unreachable
+from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_sandbox.pki import ClusterPki
 
@@ -137,6 +137,13 @@ async def test_a_name_that_leads_there_is_looked_up_once_and_never_connected_to(
     assert "this machine, its link or its cloud" in str(refused.value) or not resolver.asked
     assert seen == []
     assert sum(resolver.asked.values()) <= 1
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[::ffff:127.0.0.1]"])
+def test_a_kubeconfig_that_names_such_an_address_is_refused_before_anything_is_opened(host: str) -> None:
+    for cluster in ({"server": f"https://{host}"}, {"server": "https://a.example", "proxy-url": f"http://{host}:80"}):
+        with pytest.raises(KubeconfigError, match="this machine, its link or its cloud"):
+            ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}), addresses=TENANT_ADDRESSES)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"])
