@@ -17,7 +17,7 @@ from fake_api import FakeApi
 from management_kit import add_policy, cached, cluster_path, deps_of, management_api, tasks
 from polling import until
 
-from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER, POLICY_NAME
+from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER, POLICY_NAME, ApprovalBlock
 from nodeattest_controller.controllers.auto_approval.decide import (
     CONDITION,
     KUBEADM_BOOTSTRAP,
@@ -217,6 +217,27 @@ async def test_a_block_that_somebody_changed_is_put_right(path: str, spec: JsonO
         world.workload.put(path, {**world.workload.objects[path], "spec": spec})
         await reconciler.reconcile()
         assert world.workload.objects[path]["spec"] == before
+
+
+async def test_a_block_is_in_force_if_the_role_grants_nothing_and_our_policy_refuses_and_leaves_others_roles() -> None:
+    world = AutoApprovalWorld()
+    block = ApprovalBlock(world.workload)
+    await block.install()
+    assert await block.in_force()
+    world.workload.put(ROLE, {**world.workload.objects[ROLE], **_role("nodeclient")})
+    assert not await block.in_force()
+    await block.install()
+    assert await block.in_force()
+
+    def refuse(_body: JsonObject) -> JsonObject:
+        raise NO_RIGHT
+
+    world.workload.answers[f"{CSRS}?dryRun=All"] = refuse
+    with pytest.raises(Forbidden):
+        await block.in_force()
+    world.workload.put(ROLE, {"rules": []})  # by somebody else
+    await block.remove()
+    assert world.workload.objects[ROLE]["rules"] == []
 
 
 async def test_bindings_that_kubeadm_restores_are_deleted_again_and_grant_nothing_until_then() -> None:
@@ -519,6 +540,9 @@ async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_
 
 async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block_by_the_replica_that_serves_it() -> None:
     world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+    assert POLICY in world.workload.objects  # a replica that ends while the policy stands
     async with world.running():
         await world.reports("Closed")
         world.owned = False  # another replica serves it

@@ -80,7 +80,7 @@ class AutoApprovalReconciler(ClusterReconciler):
     """In-tree approval in one cluster."""
 
     resync = ResyncConfig(period=300.0, max_retry=30.0, share=50)
-    """The resync finds changes of RBAC and other authorizers. An approved request for the in-tree signer is urgent."""
+    """The resync finds changes of RBAC and other authorizers; the watch shows requests for the in-tree signer."""
 
     def __init__(
         self, deps: ReconcilerDeps, key: ClusterKey, client: ApiClient, resync: ResyncConfig | None = None
