@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from agent_machine import Discoverer, Joiner, killed, publish
 from lying_servers import Ca
 from polling import eventually
 
+from nodeattest_authenticator import refresh
 from nodeattest_authenticator.exec_plugin import fast_path
+from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 
 
@@ -108,6 +112,20 @@ def test_news_that_cannot_be_believed_changes_nothing(node: Discoverer, news: st
     assert done.returncode == 1
     assert node.files() == before
     assert warmly(node, node.called)
+
+
+def test_a_refresh_that_waited_for_a_join_keeps_what_the_join_configured(node: Discoverer) -> None:
+    publish(node.api, trusts=[node.api.authority, Ca()])
+    holder, held = node.agent(), ExitStack()
+    held.enter_context(exclusive(holder.storage, Deadline.after(holder.clock, 5)))
+
+    def joined(_seconds: float) -> None:
+        document = json.loads(node.config.read_bytes())
+        node.config.write_text(json.dumps(document | {"timeoutSeconds": 77}))
+        held.close()
+
+    assert "the node trusts the CA" in refresh.run(node.agent(clock=Clock(sleep=joined)), limit=60)
+    assert node.settings.timeout_seconds == 77
 
 
 def test_files_of_others_stay_as_they_are(node: Discoverer) -> None:

@@ -242,6 +242,9 @@ def test_a_refresh_that_cannot_be_started_leaves_the_renewal_alone(
         background_renewal.run(agent)
     assert node.stored() != before
     assert said[0].startswith("the refresh before the renewal failed: cannot start a process")
+    sent = node.api.posts()
+    background_renewal.run(node.agent())  # it is not due any more
+    assert node.api.posts() == sent
 
 
 # The warm path
@@ -280,6 +283,9 @@ def test_a_warm_answer_is_for_this_call_this_configuration_and_this_moment(machi
     assert [warm(machine, now=moment) is not None for moment in moments] == [True, False, False]
     machine.prepare(timeoutSeconds=11)
     assert warm(machine) is None
+    machine.run()
+    assert warm(machine) is not None
+    assert warm(machine, info=infos[1]) is None  # answered under another configuration
 
 
 def test_a_refusal_is_repeated_warm_once_the_certificate_has_expired(machine: Machine) -> None:

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from nodeattest_authenticator.kubelet_serving import (
     ensure_serving_certificate,
     local_addresses,
 )
-from nodeattest_discovery.node.clock import Deadline
+from nodeattest_authenticator.state.storage import exclusive
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 
 ADDRESS = "127.0.0.7"
@@ -110,6 +112,19 @@ def test_a_due_certificate_is_renewed_with_a_new_key_and_the_old_one_serves_unti
     joined.api.on_create = challenge_then_sign
     served(joined)
     assert leaf(joined).public_key() != old.public_key()
+
+
+def test_a_call_that_waited_for_another_takes_its_certificate(joined: Machine) -> None:
+    holder, held = joined.agent(), ExitStack()
+    held.enter_context(exclusive(holder.storage, Deadline.after(holder.clock, 5), name="serving.lock"))
+
+    def other(_seconds: float) -> None:
+        held.close()
+        served(joined)
+
+    found = ensure_serving_certificate(joined.agent(clock=Clock(sleep=other)))
+    assert found == served(joined)
+    assert len(asked(joined)) == 2  # of two steps
 
 
 def test_other_wanted_names_are_asked_for_at_once(joined: Machine) -> None:

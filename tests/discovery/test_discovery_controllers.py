@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -122,6 +122,8 @@ class Cluster(Told):
     api: FakeApi = field(default_factory=FakeApi)
     ahead: float = 0.0
     """Seconds by which the controllers' clock is ahead of the API server's."""
+    slowness: float = 0.0
+    """Seconds that each look at all tokens takes."""
 
     def __post_init__(self) -> None:
         self.publish()
@@ -160,15 +162,22 @@ class Cluster(Told):
         return f"{SECRETS}/{secret_name(token_id)}" in self.api.objects
 
     @asynccontextmanager
-    async def working(self, enabled: frozenset[TokenController]) -> AsyncGenerator[None]:
-        """Let controllers work, and catch up."""
+    async def working(self, enabled: frozenset[TokenController], *, late: float = 0) -> AsyncGenerator[None]:
+        """Let controllers work, and catch up. ``late``: seconds after the informer that they start."""
+        spent = [0.0]
 
         def wall() -> datetime:
+            spent[0] += self.slowness
             return START + timedelta(seconds=now() + self.ahead)
 
+        async def supervise(_name: str, run: Callable[[], Awaitable[None]]) -> None:
+            await asyncio.sleep(late)
+            await run()
+
         self.api.date = lambda: START + timedelta(seconds=now())
-        deps = ControllerDeps(now=wall, clock=now, random=lambda: 0.0)
-        running = asyncio.create_task(TokenControllers(self.api, enabled, observer=self, deps=deps).run())
+        deps = ControllerDeps(now=wall, clock=lambda: now() + spent[0], random=lambda: 0.0)
+        controllers = TokenControllers(self.api, enabled, observer=self, deps=deps, supervise=supervise)
+        running = asyncio.create_task(controllers.run())
         await advance(1)
         try:
             yield
@@ -293,7 +302,29 @@ async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_no
     assert cluster.api.count("PUT") == 2
 
 
+@virtually
+async def test_looking_at_the_tokens_takes_a_tenth_of_the_time_at_most() -> None:
+    cluster = Cluster(slowness=1)
+    cluster.add("sgn020")
+    async with cluster.working(SIGNER):
+        cluster.add("sgn021")
+        await advance(6)
+        assert cluster.signed_ids() == {"sgn020"}
+        await advance(4)
+        assert cluster.signed_ids() == {"sgn020", "sgn021"}
+
+
 # The cleaner
+
+
+@virtually
+async def test_controllers_that_start_again_know_all_tokens() -> None:
+    cluster = Cluster()
+    cluster.add("cln030", expiration=PAST)
+    cluster.add("sgn030")
+    async with cluster.working(BOTH, late=100):
+        await advance(101)
+    assert (cluster.names, cluster.signed_ids()) == (["bootstrap-token-cln030"], {"sgn030"})
 
 
 @virtually

@@ -155,6 +155,16 @@ async def test_the_log_names_token_client_and_decision_and_never_the_proof(
         assert part not in caplog.text
 
 
+async def test_a_flood_of_refusals_does_not_flood_the_log(
+    known: KnownCluster, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with front(known, tmp_path, authority) as port:
+        for _ in range(60):
+            assert (await ask(port, get(), authority)).status == 401
+    assert caplog.text.count(f"refused {LOOPBACK}") == 50
+
+
 async def test_answers_and_connections_over_a_limit_are_counted(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

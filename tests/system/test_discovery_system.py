@@ -109,3 +109,4 @@ def test_a_machine_that_knows_an_address_a_token_and_a_pin_becomes_a_node(discov
     assert document["authentication"]["x509"]["clientCAFile"] == str(ca_file)
     assert ca_file.read_bytes().endswith(world.workload.ca_certificate.read_bytes())
     assert text_at(world.ledger("found-0"), "spec", "nodeName") == "found-0"
+    assert made[7:] not in joined.stdout + joined.stderr + (world.directory / "signing.log").read_text()
