@@ -92,8 +92,9 @@ def read_key(text: str) -> str:
         return endorsement_fingerprint(check_key_type(key))
     except X509_ERRORS as error:
         expected = f"{FINGERPRINT_FORM}, or a certificate or public key in PEM"
+        first = text.partition("\n")[0]  # the others may be those of a private key
         raise UserError(
-            f"endorsementKey: expected {expected}, got {printable(text)} ({error}); use the endorsementFingerprint "
+            f"endorsementKey: expected {expected}, got {printable(first)} ({error}); use the endorsementFingerprint "
             "that `kubelet-authenticator evidence --provider tpm` prints on the machine"
         ) from None
 
@@ -103,10 +104,8 @@ def _rows(text: str, name: str) -> Sequence[Mapping[str, str]]:
     text = text.removeprefix("\ufeff")
     try:
         if text.lstrip().startswith("["):
-            parsed = strict_json.parse(text.encode(), max_size=MAX_FILE, max_depth=2)
-            rows = [row for row in parsed if isinstance(row, dict)] if isinstance(parsed, list) else []
-            header = {column for row in rows for column in row}
-            found = [{column: str(value) for column, value in row.items()} for row in rows]
+            found = _json_rows(text, name)
+            header = {column for row in found for column in row}
         else:
             reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restval="", restkey="")
             header = set(reader.fieldnames or ())
@@ -123,6 +122,18 @@ def _rows(text: str, name: str) -> Sequence[Mapping[str, str]]:
     return found
 
 
+def _json_rows(text: str, name: str) -> list[dict[str, str]]:
+    parsed = strict_json.parse(text.encode(), max_size=MAX_FILE, max_depth=2)
+    found: list[dict[str, str]] = []
+    for number, row in enumerate(parsed if isinstance(parsed, list) else (), start=1):
+        columns = row if isinstance(row, dict) else {}
+        texts = {column: value for column, value in columns.items() if isinstance(value, str)}
+        if not texts or len(texts) < len(columns):
+            raise UserError(f"{name}: row {number}: expected an object of strings")
+        found.append(texts)
+    return found
+
+
 def _check_is_new(value: str, number: int, seen: dict[str, int]) -> None:
     if seen.setdefault(value, number) != number:
         raise UserError(f"{value} is already in row {seen[value]}; remove one of the rows")
@@ -132,6 +143,8 @@ def _machine(row: Mapping[str, str]) -> str:
     host, machine = row.get("host", ""), row.get("providerID", "")
     if bool(host) == bool(machine):
         raise UserError(f"expected either host or providerID, got {'both' if host else 'neither'}")
+    if host and (row.get("nodeName") or row.get("description")):
+        raise UserError("expected nodeName and description with a providerID only; remove them, or set the providerID")
     if machine:
         with user_errors("providerID"):
             return provider_id(machine)

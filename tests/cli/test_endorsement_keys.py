@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 from needs import kubernetes_folder
@@ -52,6 +52,13 @@ def certificate() -> str:
 @pytest.mark.parametrize("text", [spki(KEY), spki(KEY).replace("\n", "\r\n"), certificate()])
 def test_a_certificate_and_a_public_key_have_the_fingerprint_of_the_key(text: str) -> None:
     assert read_key(text) == endorsement_fingerprint(KEY.public_key())
+
+
+def test_of_a_private_key_no_line_is_shown() -> None:
+    private = KEY.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+    with pytest.raises(UserError) as refused:
+        read_key(private)
+    assert private.splitlines()[1][:20] not in str(refused.value)
 
 
 @given(st.text(max_size=200))
@@ -121,6 +128,9 @@ WRONG: list[tuple[str, tuple[str, ...], str]] = [
     (f"providerID,endorsementKey,nodeName\nm://7,{ONE},A", ("--policy", "p"), "DNS name in lower case"),
     (f"providerID,endorsementKey\nm://7,{ONE}", (), "--policy: set it"),
     (f"host,endorsementKey\n{HOST},{ONE}", ("--policy", "p"), "--policy: no row has a providerID"),
+    (f"host,endorsementKey,nodeName\n{HOST},{ONE},a", (), "row 1: expected nodeName and description with a providerID"),
+    (f'[{{"host": "{HOST}", "endorsementKey": "{ONE}"}}, "{HOST}"]', (), "row 2: expected an object of strings"),
+    (f'[{{"providerID": "m://7", "endorsementKey": "{ONE}", "description": 7}}]', (), "row 1: expected an object"),
     (f"host,endorsementKey\n{HOST},sha256:{'0' * 64}", (), "64 lower-case hex digits"),
     (
         json.dumps([{"host": HOST, "endorsementKey": spki(ed25519.Ed25519PrivateKey.generate())}]),

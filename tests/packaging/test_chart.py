@@ -81,6 +81,12 @@ def test_for_one_namespace_the_chart_is_the_overlay_and_binds_nothing_elsewhere(
     assert bound == {"blue", "nodeattest-system"}
 
 
+def test_with_one_replica_the_chart_has_the_disruption_budget_of_its_overlay(helm: str, chart: Path) -> None:
+    single = {one: held for one, held in kustomized("overlays/single").items() if one[0] == "PodDisruptionBudget"}
+    assert len(single) == 1
+    assert objects(helm, chart, "replicas=1").items() >= single.items()
+
+
 def test_two_controllers_share_no_object_and_each_refers_to_its_own(helm: str, chart: Path) -> None:
     both = objects(helm, chart, "metrics.secure=true")
     blue = objects(helm, chart, "metrics.secure=true", 'watchFilter="blue"')
