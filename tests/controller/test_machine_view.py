@@ -162,7 +162,8 @@ def record(**changes: JsonValue) -> JsonObject:
 def test_a_record_is_paused_by_its_field_or_by_cluster_apis_annotation() -> None:
     annotated: JsonObject = {**METADATA, "annotations": {"cluster.x-k8s.io/paused": ""}}
     by_annotation: JsonObject = {**record(), "metadata": annotated}
-    for one, is_paused in ((record(), False), (record(paused=True), True), (by_annotation, True)):
+    plain = record(endorsementKeyHash=None, bootstrapTokenID=None)
+    for one, is_paused in ((record(), False), (plain, False), (record(paused=True), True), (by_annotation, True)):
         assert [view.paused for view in views_of_record(one)] == [is_paused]
 
 

@@ -70,6 +70,7 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
     for foreign in (
         facts_of(replace(stage.node, instance_id=INSTANCE)),
         facts_of(stage.node, {**POLICY, "accounts": ["999999999999"]}),
+        facts_of(stage.node, {**POLICY, "accounts": ["999999999998", "999999999999"]}),
     ):
         with denied_for(Reason.PLATFORM_INSTANCE_NOT_FOUND):
             await signer.addresses(foreign)

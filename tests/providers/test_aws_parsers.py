@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -194,16 +195,19 @@ SIGNED = sign(sts_request("us-east-1", ANSWER_BINDING), RoleSession(), T1)
 
 
 @pytest.mark.parametrize(
-    ("date", "token"),
+    "change",
     [
-        ("20260301T250000Z", "x" * 16),
-        (SIGNED.date, "x"),
-        (SIGNED.date, "x" * 16 + "\r\nhost: evil"),
+        {"date": "20260301T250000Z"},
+        {"date": "2026-03-01"},
+        {"security_token": "x"},
+        {"security_token": "x" * 16 + "\r\nhost: evil"},
+        {"authorization": "Bearer x"},
+        {"authorization": SIGNED.authorization.replace("/sts/", "/ec2/")},
     ],
 )
-def test_a_date_or_token_of_another_form_is_denied(date: str, token: str) -> None:
+def test_headers_of_another_form_are_denied(change: dict[str, str]) -> None:
     with denied_for(Reason.PLATFORM_PROOF_MALFORMED):
-        parse_authorization(SignedHeaders(authorization=SIGNED.authorization, date=date, security_token=token))
+        parse_authorization(replace(SIGNED, **change))
 
 
 def test_a_login_that_knows_amazons_own_headers_only_refuses_the_signed_request() -> None:

@@ -36,6 +36,8 @@ def test_a_certificate_of_another_key_is_denied(cloud: OracleCloud, key: rsa.RSA
     made = issue(cloud.issuing, subject(ocid("a")), key.public_key())
     with pytest.raises(Denied, match="another key"):
         parse_identity_certificate(made.public_bytes(Encoding.DER))
+    with pytest.raises(Denied, match="cannot be read"):
+        parse_identity_certificate(made.public_bytes(Encoding.DER)[:-1])
 
 
 # The node

@@ -135,6 +135,8 @@ def test_a_clouds_place_is_refused_and_the_rest_is_unknown() -> None:
     assert any("Resource Manager is not asked" in one for one in check(AZURE, azure))
     assert refusal(AZURE, replace(azure, settings={**listed, "resourceGroups": ["other"]}))
 
+    assert any("not on record" in one for one in check("oci", facts_of({})))
+
 
 def test_a_clouds_registers_are_checked_like_a_tpms(joined: AttestedNode) -> None:
     settings: dict[str, JsonValue] = {"projects": [PROJECT], "pcrs": {"values": {"0": [OTHER]}}}

@@ -11,7 +11,7 @@ import pytest
 from composite_world import composite, sound_exchange
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import (
     EK_USAGE,
@@ -23,6 +23,7 @@ from tpm_world import (
     ledger,
     new_key,
     parsed,
+    request_of,
     rsa_ak_prefix,
 )
 from worlds import denied_for
@@ -38,8 +39,10 @@ from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.config import parse_policy as gcp_policy
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
-from nodeattest_providers.keys import check_public_key
+from nodeattest_providers.insecure.attestor import InsecureAttestor
+from nodeattest_providers.keys import check_key_type, check_public_key
 from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.null.verifier import NullSigner
 from nodeattest_providers.oci.verifier import parse_policy as oci_policy
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.tpm.key_templates import Signature, signature_is_valid
@@ -105,6 +108,19 @@ def test_a_verification_without_checks_does_not_exist() -> None:
         AttestedNode(provider=ProviderName("tpm"), provider_id=ProviderID("x://1"), checks=())
 
 
+async def test_the_null_provider_accepts_a_block_of_its_own() -> None:
+    signer, foreign = NullSigner(), request_of(SoftTpm().first())
+    request = replace(foreign, evidence=Evidence(ProviderName("null"), 1, {}))
+    for verify in (signer.verify_client_attestation_data, signer.verify_serving_attestation_data):
+        assert (await verify(request, facts_of({}))).provider_id == request.csr.provider_id
+    with denied_for(Reason.PROVIDER_MISMATCH):
+        await signer.verify_client_attestation_data(foreign, facts_of({}))
+
+
+def test_an_attestor_without_a_device_knows_no_provider_id() -> None:
+    assert InsecureAttestor({}).provider_id() is None
+
+
 def test_the_insecure_provider_has_no_serving_signer() -> None:
     with pytest.raises(ValueError, match="serving"):
         signer_for(ProviderName("insecure"), Purpose.SERVING)
@@ -117,7 +133,9 @@ def test_a_setting_without_name_or_value_is_none(word: str) -> None:
 
 def test_a_composite_of_a_part_that_is_not_installed_is_left_to_the_controller() -> None:
     settings: dict[str, JsonValue] = {"allOf": ["tpm", "elsewhere"]}
-    composite().check_settings(settings)
+    signer = composite()
+    signer.check_settings(settings)
+    signer.check_settings(settings)  # by the parts that were made at first
     tpm, pins = SoftTpm(), ("tpm.ek", "elsewhere.x")
     facts = facts_of(
         settings,
@@ -188,9 +206,20 @@ def test_a_signature_by_an_algorithm_that_nobody_knows_is_refused() -> None:
 # TPM keys
 
 
-def test_a_signature_by_another_scheme_than_the_keys_is_not_valid() -> None:
+def test_a_signature_is_valid_by_the_keys_own_scheme_only() -> None:
     ak = parsed(SoftTpm().ak_public)
     assert not signature_is_valid(ak, Signature(Alg.RSASSA, Alg.SHA256, b""), b"message")
+    key = rsa.generate_private_key(65537, 2048)
+    modulus = key.public_key().public_numbers().n.to_bytes(256, "big")
+    made = Signature(Alg.RSASSA, Alg.SHA256, key.sign(b"message", padding.PKCS1v15(), hashes.SHA256()))
+    ak = parsed(rsa_ak_prefix(2048) + sized(modulus))
+    assert signature_is_valid(ak, made, b"message")
+    assert not signature_is_valid(ak, made, b"another message")
+
+
+def test_an_endorsement_key_is_of_a_kind_that_a_template_makes() -> None:
+    with pytest.raises(ValueError, match="RSA 2048"):
+        check_key_type(ec.generate_private_key(ec.SECP521R1()).public_key())
 
 
 def test_a_credential_is_no_longer_than_a_digest_and_its_key_encrypts() -> None:

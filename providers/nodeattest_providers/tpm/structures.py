@@ -249,10 +249,7 @@ def _rsa_key(reader: Reader) -> rsa.RSAPublicKey:
         raise reader.wrong(f"an odd modulus of {bits} bits", f"{modulus.bit_length()} bits")
     if is_roca(modulus):  # made by Infineon's TPMs of 2012 to 2017: anybody can compute the private key
         raise reader.wrong("an RSA key without the weakness CVE-2017-15361", "one with it")
-    try:
-        return rsa.RSAPublicNumbers(_DEFAULT_EXPONENT, modulus).public_key()
-    except ValueError:
-        raise reader.wrong("a usable RSA key", "an unusable modulus") from None
+    return rsa.RSAPublicNumbers(_DEFAULT_EXPONENT, modulus).public_key()
 
 
 def _ecc_key(reader: Reader) -> ec.EllipticCurvePublicKey:
