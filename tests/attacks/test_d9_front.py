@@ -115,8 +115,10 @@ def proof() -> bytes:
 SMUGGLED = get(proof(), more=b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n") + b"0\r\n\r\n"
 FORGED = get(b"Bearer " + jwt(secret="evil"))
 SENT: dict[str, list[bytes]] = {
-    "D9-107": [get(b"Bearer x", proof())],
-    "D9-108": [get(proof(), path="/" + clusterinfo.PATH), get(proof(), path="/x/.." + clusterinfo.PATH)],
+    "D9-107": [get(b"Bearer x", proof()), get(proof(), proof())],
+    "D9-108": [
+        get(proof(), path=path + clusterinfo.PATH[at:]) for path, at in (("/", 0), ("/x/..", 0), ("/%61", len("/a")))
+    ],
     "D9-109": [get(proof(), more=b"X-Forwarded-For: 192.0.2.%d\r\n" % number) for number in range(4)],
     "D9-110": [SMUGGLED],
     "D9-111": [FORGED, FORGED, get(proof())],
@@ -167,7 +169,7 @@ def compressed(_: Scene) -> Reply:
 
 def two_signatures(scene: Scene) -> Reply:
     body = answer(scene.text).body
-    lines = ["X-Kubernetes-JWS: a..b", f"X-Kubernetes-JWS: {jws.sign(body, TOKEN)}", f"Content-Length: {len(body)}"]
+    lines = [*[f"X-Kubernetes-JWS: {jws.sign(body, TOKEN)}"] * 2, f"Content-Length: {len(body)}"]
     return Reply(raw="\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + body)
 
 
