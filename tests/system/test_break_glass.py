@@ -10,7 +10,19 @@ from typing import Final
 
 import pytest
 from polling import eventually
-from runbook import SPENT, Runbook, ended, joined, rejoin_token, reset, serials, serving, shorten_certificates, status
+from runbook import (
+    SPENT,
+    Runbook,
+    ended,
+    joined,
+    nodeattest,
+    rejoin_token,
+    reset,
+    serials,
+    serving,
+    shorten_certificates,
+    status,
+)
 from world import EK_ANNOTATION, NAMESPACE, OWN, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -141,6 +153,14 @@ def own_world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterato
         yield built
 
 
+def simulated(world: World, policy: JsonMap) -> set[tuple[str, str]]:
+    """Return outcome and reason of each machine's next renewal, as ``policy simulate`` tells them."""
+    path = world.directory / "simulated.json"
+    path.write_text(json.dumps(policy))
+    told = json.loads(nodeattest(world, "policy", "simulate", "-f", str(path), "-o", "json").stdout)
+    return {(one["outcome"], one["reason"]) for one in told["machines"]}
+
+
 def test_a_fleet_that_a_policy_locked_out_renews(own_world: World) -> None:
     world = own_world
     book = Runbook(world, "runbooks", "A policy locks everybody out", names=machines(1, 2))
@@ -150,7 +170,10 @@ def test_a_fleet_that_a_policy_locked_out_renews(own_world: World) -> None:
         second = joined(world, "blue-md-2")
         before = serials(world)
 
-        world.set_policy(**GOOD, tpm={"pcrs": {"selection": [0, 7], "values": {"7": ["0f" * 32]}}})
+        locks_out: JsonMap = {**GOOD, "tpm": {"pcrs": {"selection": [0, 7], "values": {"7": ["0f" * 32]}}}}
+        assert simulated(world, {**LAST_GOOD, "spec": locks_out}) == {("refused", "PCRValueNotAllowed")}
+        assert simulated(world, LAST_GOOD) == {("passes", "")}
+        world.set_policy(**locks_out)
         world.await_policy()
         refused = first.join(SPENT, "--renew")
         assert "PCRValueNotAllowed" in refused.stderr

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -96,6 +96,19 @@ def shown(world: World, port: int, name: str) -> x509.Certificate | None:
         return None
 
 
+def obeyed(world: World, port: int, name: str) -> dict[str, Any]:
+    """Ask a kubelet for its configuration, as a client whom its CA file alone vouches for."""
+    trust = ssl.create_default_context(cafile=str(world.workload.ca_certificate))
+    trust.load_cert_chain(*world.workload.pki.files("operator"))
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        trust.wrap_socket(plain, server_hostname=name) as tls,
+    ):
+        tls.sendall(b"GET /configz HTTP/1.0\r\nHost: kubelet\r\n\r\n")
+        answer = b"".join(iter(lambda: tls.recv(65536), b""))
+    return json.loads(answer.partition(b"\r\n\r\n")[2])["kubeletconfig"]
+
+
 @pytest.mark.usefixtures("controller")
 @ONLY_ROOT
 def test_a_real_kubelet_serves_the_one_file_by_the_configuration_that_join_writes(world: World, tmp_path: Path) -> None:
@@ -105,10 +118,13 @@ def test_a_real_kubelet_serves_the_one_file_by_the_configuration_that_join_write
     assert joined.returncode == 0, joined.stderr
     pair, (port,) = tmp_path / "serving.pem", free_ports(1)
     shutil.copy(file(agent), pair)
-    kept = kubelet_config.parse({"data": {"kubelet": yaml.safe_dump({**KUBELET_SETTINGS, "port": port})}})
+    kept = kubelet_config.parse({"data": {"kubelet": yaml.safe_dump({**KUBELET_SETTINGS, "port": port, "maxPods": 7})}})
     configuration = kubelet_config.render(kept, ca_file=str(world.workload.ca_certificate), serving_file=str(pair))
     with kubelet(program, tmp_path, configuration):
         found = eventually(lambda: shown(world, port, "serving-3"), seconds=40, what="kubelet's answer")
+        runs = obeyed(world, port, "serving-3")
+    assert runs["maxPods"] == 7
+    assert runs["authentication"]["x509"]["clientCAFile"] == str(world.workload.ca_certificate)
     assert found == certificate(agent)
     before = len(world.requests())
     again = agent.run("serving", *agent.files())
