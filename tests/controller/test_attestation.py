@@ -264,9 +264,9 @@ def pinned(ledger: Attestation) -> dict[str, str]:
 @given(st.lists(STEPS, max_size=12))
 @example([("a", ["acme"]), ("b", ["acme"])])
 def test_a_pin_is_never_replaced_but_by_a_reset(steps: Sequence[tuple[str, list[str]] | None]) -> None:
-    ledger = replace(new_attestation(make_member()), provider=ProviderName("tpm"))
+    ledger = replace(new_attestation(make_member()), provider=ProviderName("tpm"), boot=BOOT)
     for step in steps:
-        body, before = render_attestation(ledger, make_member(), "signer"), pinned(ledger)
+        body, before, boot = render_attestation(ledger, make_member(), "signer"), pinned(ledger), ledger.boot
         if step is None:
             ledger = parse_attestation(reset(body, by=ALICE, reason="r", now=CREATED))
             assert pinned(ledger) == {}
@@ -278,3 +278,4 @@ def test_a_pin_is_never_replaced_but_by_a_reset(steps: Sequence[tuple[str, list[
             ledger = parse_attestation(render_attestation(written, make_member(), "signer"))
             assert {f"{kind} of {step[0]}" for part in step[1] for kind in KINDS[part]} <= {*pinned(ledger).values()}
         assert before.items() <= pinned(ledger).items()
+        assert ledger.boot == boot, "other providers than tpm tell no clock"

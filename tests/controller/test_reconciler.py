@@ -172,6 +172,18 @@ async def test_a_controller_whose_clock_is_behind_hands_out_nothing_that_is_over
     assert text(world.csr("r-2"), "status", "certificate") == ""
 
 
+async def test_a_certified_key_gets_no_certificate_for_another_of_its_machines_names(world: World) -> None:
+    key, long = ec.generate_private_key(ec.SECP256R1()), NodeName("worker-1.lan")
+    world.management_api.put(f"{CAPI}/machines/m-1", machine(addresses=[{"type": "Hostname", "address": long}]))
+    world.policy(infrastructure={"shortNodeNames": True})
+    await world.settle()
+    world.file(key=key, node=long)
+    world.file("r-2", key=key)
+    for name in ("r-1", "r-2"):
+        assert await world.reconcile(name) == DONE
+    assert (world.condition("Denied"), world.condition("Denied", "r-2")) == ("", Reason.KEY_REUSED)
+
+
 class ProvesWhoAsks(OneRound):
     """Two machines are both found sound, with one TPM or each with its own."""
 

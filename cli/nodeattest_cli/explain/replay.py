@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.facts import DocumentFacts, NotChecked
-from nodeattest_controller.controllers.csr.checks import CHECKS, VERIFICATION
+from nodeattest_controller.controllers.csr.checks import CHECKS, verified
 from nodeattest_controller.controllers.csr.issuer import is_reusable
 from nodeattest_controller.controllers.csr.kubelet_checks import CHECKS as KUBELET_CHECKS
 from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
-from nodeattest_controller.controllers.csr.machine_checks import EVIDENCE, ROUND
+from nodeattest_controller.controllers.csr.machine_checks import evidence_version, first_request_named
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.csr_request import RequestState, parse_kubelet_request, parse_request, summarize
 from nodeattest_controller.model.node_names import node_names
@@ -38,7 +38,7 @@ from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 F = TypeVar("F", bound=RequestFacts)
 
 _PARSED: Final = "well-formed request"
-_ENDS: Final = frozenset({EVIDENCE, ROUND})
+_ENDS: Final = frozenset({evidence_version.name, first_request_named.name})
 """Where one of these refuses, nothing can be said of the evidence."""
 
 
@@ -245,7 +245,7 @@ async def _replay(
         elif await check.applies(facts):
             try:
                 await check.run(facts)
-                if isinstance(facts, CSRFacts) and check.name == VERIFICATION:
+                if isinstance(facts, CSRFacts) and check.name == verified.name:
                     steps += _parts(await facts.attested())
                 steps.append(_passed(check.name, check.source, check.rule))
             except ChallengeRequired as challenge:
@@ -256,7 +256,7 @@ async def _replay(
                     steps.append(_not_checked(check.name, check.source, needs[error]))
                     continue
                 step = _end(check, error)
-                steps += [*(_parts(error) if check.name == VERIFICATION else ()), step]
+                steps += [*(_parts(error) if check.name == verified.name else ()), step]
                 is_refused = step.outcome is CheckOutcome.FAILED
                 needs[error] = f"needs: {check.name}" if is_refused else step.got
                 ended = needs[error] if is_refused and check.name in _ENDS else ""

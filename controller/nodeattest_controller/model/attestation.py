@@ -203,7 +203,7 @@ def record_certificate(
     policy: str = "",
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Attestation:
-    """Record a fresh certificate, which the checks of issuing admitted; ``policy``: the name of the one in force."""
+    """Record a fresh certificate; the checks of issuing admit it. ``policy``: the name of the one that admitted it."""
     entry = IssuedCertificate(
         request_name=request.name,
         request_uid=request.uid,

@@ -29,11 +29,16 @@ from nodeattest_providers.pkcs10 import kubelet_subject
 BACKDATE: Final = timedelta(minutes=5)
 """kubernetes pkg/controller/certificates/signer: tolerate clocks that are a little behind."""
 _PRIVATE = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
-_UNUSED: Final = (
-    *("content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"),
-    *("encipher_only", "decipher_only"),
-)
-_USAGES: Final = {"digital_signature": True, **dict.fromkeys(_UNUSED, False)}
+_USAGES: Final = {
+    "digital_signature": True,
+    "content_commitment": False,
+    "data_encipherment": False,
+    "key_agreement": False,
+    "key_cert_sign": False,
+    "crl_sign": False,
+    "encipher_only": False,
+    "decipher_only": False,
+}
 """A kubelet's key usages; one with an RSA key has key encipherment, too."""
 MAX_PEM: Final = 128 << 10
 """Characters of base64, of the bundle and of the key each; a certificate has some 1,500."""

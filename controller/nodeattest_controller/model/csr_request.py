@@ -181,6 +181,7 @@ def _check_requester(csr: NodeCsr, username: str, groups: frozenset[str]) -> Non
 
 
 def _check_metadata(name: str, uid: str) -> None:
+    """Bound what goes into the ledger: an API server lets names be anything that fits a path."""
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or not 0 < len(uid) <= _MAX_UID:
         raise Denied(
             Reason.CSR_MALFORMED,

@@ -33,20 +33,17 @@ LOST_TOKEN: Final = "has bootstrap data, but names no token"
 DELETE_UNNAMED: Final = "delete the Machine, so that its MachineSet or control plane makes another"
 BOUND_GROUP_PREFIX: Final = "system:bootstrappers:nodeattest:"
 _LABEL: Final = b"nodeattest/v1/token-machine"
-_DIGITS: Final = 32
-"""Hex digits of the hash."""
 SECRET_TYPE: Final = "attestation.cluster.x-k8s.io/challenge"
 SECRET_KEY: Final = "secret"
 SECRET_FILE: Final = "/etc/kubernetes/nodeattest-challenge-secret"
 """Where the bootstrap data puts it on the machine."""
-_SUFFIX: Final = "-attestation-challenge"
 _NEW_MACHINE: Final = "delete the Machine, so that its owner makes another one"
 
 
 def bound_group(cluster: str, provider_id: str) -> str:
     """Name the group of the tokens that are good for one machine; ``cluster`` is ``namespace/name``."""
     digest = hashlib.sha256(length_prefix(_LABEL, cluster.encode(), provider_id.encode())).hexdigest()
-    return BOUND_GROUP_PREFIX + digest[:_DIGITS]
+    return BOUND_GROUP_PREFIX + digest[:32]  # 128 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +170,7 @@ def secret_value(secret: JsonObject | None) -> SecretBytes | None:
 
 
 def challenge_secret_name(config: str) -> str:
-    return config + _SUFFIX
+    return f"{config}-attestation-challenge"
 
 
 def has_own_config(machine: MachineView) -> bool:

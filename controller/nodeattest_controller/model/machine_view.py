@@ -250,8 +250,14 @@ CLUSTER_RECORD: Final = "ClusterRecord"
 
 _FIELDS: Final = frozenset(
     {
-        *("addresses", "bootstrapTokenID", "clusterName", "controlPlane"),
-        *("endorsementKeyHash", "nodeName", "paused", "providerID"),
+        "addresses",
+        "bootstrapTokenID",
+        "clusterName",
+        "controlPlane",
+        "endorsementKeyHash",
+        "nodeName",
+        "paused",
+        "providerID",
     }
 )
 _CLUSTER_FIELDS: Final = frozenset({"clusterNetwork", "controlPlaneEndpoint", "paused"})

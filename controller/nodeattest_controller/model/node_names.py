@@ -27,7 +27,6 @@ POOL_REMEDY: Final = (
 """What gives a MachinePool's instances names; trust on first use never does."""
 _NO_NAME: Final = "a name that the provider proves: an instance of a MachinePool without Machines has none of its own"
 _MAX_LISTED: Final = 8
-"""Names that a message lists."""
 _NAME_ADDRESSES: Final = frozenset({"Hostname", "InternalDNS"})
 
 
@@ -65,9 +64,6 @@ class NameSources:
     """Names from the host object, by source."""
 
 
-_NO_OTHER: Final = NameSources()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameContext:
     """What else claims the requested name."""
@@ -86,7 +82,7 @@ class NameContext:
     """Whether an attestation record's machine still exists; a record without one is about to be collected."""
 
 
-def node_names(machine: MachineView, sources: NameSources = _NO_OTHER) -> tuple[NameClaim, ...]:
+def node_names(machine: MachineView, sources: NameSources = NameSources()) -> tuple[NameClaim, ...]:
     """Return what a machine may be called, strongest first; a MachineRecord names its node itself."""
     if machine.given_name is not None:
         return tuple(_claims([machine.given_name], NameStrength.REGISTERED, "MachineRecord spec.nodeName"))
@@ -137,7 +133,8 @@ def check_node_name(name: NodeName, machine: MachineView, around: NameContext, s
     for other in around.claimants:
         if other.uid != machine.uid and not other.deleting:
             claim = claim_to(node_names(other), name, short_names=around.short_names)
-            others += [other.name] if claim is not None and claim.strength >= own.strength else []
+            if claim is not None and claim.strength >= own.strength:
+                others.append(other.name)
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,

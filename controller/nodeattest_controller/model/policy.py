@@ -173,9 +173,10 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
         raise _invalid("settings of others' providers in spec.providers", ours, "move them to their own sections")
     sections = {name: mapping(spec, name) for name in OWN_SECTIONS if name in spec}
     sections |= {name: mapping(others, name) for name in others}
-    share, serving = spec.get("maxFailedShare", 10), _section(spec, "serving", ("kubelet", "attested"))
+    share = spec.get("maxFailedShare", 10)
     if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= 100:  # noqa: PLR2004 - percent
         raise _invalid("maxFailedShare from 1 to 100, in percent", printable(str(share)))
+    serving = _section(spec, "serving", ("kubelet", "attested"))
     return Policy(
         name=text(policy, "metadata", "name"),
         attestors=attestors,

@@ -285,9 +285,8 @@ async def read_infrastructure(
     kind, infra = _kind_of(machine.infra, policy), await objects.get(machine.infra, machine.namespace)
     what = f"{machine.infra.kind} {machine.infra.name}"
     counts = kind.host is not None and kind.host.kind in policy.host_objects
-    if (counts or not machine.is_confirmed or not machine.provider_id) and machine.uid not in strings(
-        infra, "metadata", "owners"
-    ):
+    is_believed = counts or not machine.is_confirmed or not machine.provider_id
+    if is_believed and machine.uid not in strings(infra, "metadata", "owners"):
         raise no_platform(f"{what} does not have Machine {machine.name} as owner")
     about: JsonObject = {
         "metadata": {"name": machine.name, "namespace": machine.namespace},

@@ -26,7 +26,6 @@ from nodeattest_providers.config_fields import pins_for, split_pin
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, printable
 
-VERIFICATION: Final = "the provider's verification"
 REPLACEMENT_INTERVAL: Final = timedelta(minutes=10)
 """A machine that proved itself but lost its key may replace a live one this often."""
 _RESTARTS: Final = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
@@ -165,7 +164,7 @@ async def first_request_pending(facts: CSRFacts) -> None:
         )
 
 
-@declare(VERIFICATION, "identity rule 6")
+@declare("the provider's verification", "identity rule 6")
 async def verified(facts: CSRFacts) -> None:
     """The provider's verifier proves that the machine asks, bound to this request, signer and cluster."""
     await facts.attested()
@@ -300,4 +299,3 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     live_certificates,
     pinned_fingerprints,
 )
-"""In the order in which they run."""

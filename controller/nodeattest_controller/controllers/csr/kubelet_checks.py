@@ -142,4 +142,3 @@ CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
     shared.names_unclaimed_now,
     shared.names_listed_now,
 )
-"""In the order in which they run."""

@@ -17,8 +17,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, Purpose
 from nodeattest_providers.node_interface import check_supported
 
-EVIDENCE: Final = "evidence version and schema"
-ROUND: Final = "round of the request"
 _MAX_LISTED: Final = 8
 _CLUSTER_API_KINDS: Final = frozenset({"Machine", "MachinePool"})
 _UNSTATED: Final = "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred"
@@ -58,7 +56,7 @@ async def attestor_authorized(facts: CSRFacts) -> None:
         )
 
 
-@declare(EVIDENCE, "wire format")
+@declare("evidence version and schema", "wire format")
 async def evidence_version(facts: CSRFacts) -> None:
     """The controller knows the provider and the version of its evidence."""
     check_supported(facts.request.evidence, (await facts.verifier()).versions)
@@ -78,7 +76,7 @@ async def serving_allowed(facts: CSRFacts) -> None:
         raise _not_served("a request of the node itself", "one of a bootstrap token", remedy)
 
 
-@declare(ROUND, "wire format")
+@declare("round of the request", "wire format")
 async def first_request_named(facts: CSRFacts) -> None:
     """The evidence tells whether the request is a first one or which first request it answers."""
     await facts.ref()
@@ -106,6 +104,7 @@ async def one_machine(facts: CSRFacts) -> None:
 
 
 def _check_owner_of_record(facts: CSRFacts) -> None:
+    """Refuse a node whose Machine has another provider ID by now."""
     inventory, key = facts.source.inventory, facts.source.key
     record = inventory.attestation(key, facts.request.csr.provider_id)
     owner = inventory.machine_by_uid(key, record.owner_uid) if record is not None else None
@@ -171,13 +170,11 @@ async def own_provider_id(facts: CSRFacts) -> None:
 async def one_provider_id(facts: CSRFacts) -> None:
     """The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it."""
     machine = await facts.machine()
-    record = resolver.record_of_other_id(
-        machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid)
-    )
+    owned = facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid)
+    record = resolver.record_of_other_id(machine, owned)
     if record is not None:
-        raise resolver.provider_id_changed(
-            machine, record.provider_id, f"{machine.provider_id} ({machine.provider_id_source})"
-        )
+        got = f"{machine.provider_id} ({machine.provider_id_source})"
+        raise resolver.provider_id_changed(machine, record.provider_id, got)
     if machine.is_confirmed:
         return
     if not (await facts.verifier()).secure:
@@ -255,8 +252,7 @@ async def own_token(facts: CSRFacts) -> None:
             Reason.TOKEN_NOT_THIS_MACHINES,
             expected=f"the bootstrap token of {what}: {', '.join(sorted(named.ids))}",
             got=f"the token {token_id}",
-            remedy="let the node use its own machine's token: that in the Machine's bootstrap data, or in its "
-            "MachineRecord",
+            remedy="let the node use its own machine's token, from the Machine's bootstrap data or its MachineRecord",
         )
     if binding is TokenBinding.PREFERRED:
         return

@@ -220,8 +220,8 @@ class Reconciler:
         """Requeue a request for when its requester's rate limits allow it, and deny it when that is not in time."""
         left, reason = self._left(task), Reason.REQUESTER_OVER_BUDGET
         if left < 0:
-            within = "a requester within its budget"
-            denied = Denied(reason, expected=within, got=limited.detail, remedy=_OVER_BUDGET)
+            expected = "a requester within its budget"
+            denied = Denied(reason, expected=expected, got=limited.detail, remedy=_OVER_BUDGET)
             return await self._deny(task, denied, evaluated=False)
         if self._warnings.allow((task.workload.key, task.username), WARNING_PERIOD):
             self._log(task, logging.WARNING, "over budget", detail=limited.detail)
@@ -243,11 +243,9 @@ class Reconciler:
         """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
         left = CHALLENGE_TTL + EXPIRY_GRACE - task.age
         if left <= timedelta(0):
-            in_time, remedy = (
-                f"a second request within {CHALLENGE_TTL.total_seconds():.0f} s",
-                "file a new first request",
-            )
-            unanswered = Denied(Reason.CHALLENGE_EXPIRED, expected=in_time, got="none", remedy=remedy)
+            expected = f"a second request within {CHALLENGE_TTL.total_seconds():.0f} s"
+            remedy = "file a new first request"
+            unanswered = Denied(Reason.CHALLENGE_EXPIRED, expected=expected, got="none", remedy=remedy)
             return await self._deny(task, unanswered, evaluated=False)
         found = task.annotation(ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
@@ -263,8 +261,8 @@ class Reconciler:
         """Leave the request pending for now, and deny it when it waited too long."""
         left, reason, remedy = self._left(task), unavailable.reason, unavailable.remedy
         if left < 0:
-            in_time = f"an answer within {self._wait_limit}"
-            denied = Denied(reason, expected=in_time, got=unavailable.detail, remedy=remedy)
+            expected = f"an answer within {self._wait_limit}"
+            denied = Denied(reason, expected=expected, got=unavailable.detail, remedy=remedy)
             return await self._deny(task, denied, evaluated=False)
         if await self._annotate_reason(task, reason, remedy):
             self._count(task, "wait", reason)
