@@ -213,6 +213,27 @@ def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> No
     assert not rig.outcomes.refused(refusal(BAD))
 
 
+def test_a_node_speaks_for_no_other_machine_and_takes_back_no_worse_refusal() -> None:
+    rig = Rig()
+    rig.outcomes.refused(refusal(BAD, provider_id=OTHER.provider_id))
+    assert rig.outcomes.decision(OTHER.provider_id, ledger(OTHER)) is None
+    rig.outcomes.refused(refusal(BAD))
+    assert rig.outcomes.decision(ME.provider_id, ledger(ME)) is not None
+    milder = Rig()
+    milder.outcomes.refused(refusal(Reason.ATTESTOR_NOT_AUTHORIZED))
+    assert milder.outcomes.decision(ME.provider_id, FAILING) is None
+    rig.outcomes.refused(refusal(BAD, at=NOW - timedelta(days=999)))  # before its certificate
+    assert rig.outcomes.decision(ME.provider_id, ledger(ME)) is None
+
+
+def test_another_tokens_flood_keeps_no_claim_from_being_shown() -> None:
+    rig = Rig()
+    for _ in range(2 * outcomes.OTHERS_BURST):
+        rig.outcomes.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
+    own = {**STRANGER, "username": "system:bootstrap:ghijkl"}
+    assert rig.outcomes.refused(refusal(Reason.ATTESTOR_NOT_AUTHORIZED, provider_id=NEW.provider_id, **own))
+
+
 def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster_and_takes_none_of_the_nodes_own() -> None:
     rig = Rig()
     fleet = [machine(number, node=False) for number in range(10, 10 + 2 * outcomes.OTHERS_BURST)]
