@@ -195,6 +195,8 @@ async def test_many_fields_of_usual_size_are_431_and_reach_nobody() -> None:
         for size, status in ((3000, 200), (3400, 431)):
             fields = [f"X-{number}: {'a' * size}" for number in range(10)]
             assert (await exchange(port, request("/", *fields))).status == status
+        without_end = request("/", *fields).removesuffix(b"\r\n")
+        assert (await exchange(port, without_end)).status == 431
         assert seen.requests == 1
 
 

@@ -74,10 +74,16 @@ class Rig:
     async def follow(self, *script: Handler | float) -> None:
         """Run until each of the script is answered and a watch is held; a number is a watch that lasts so long."""
         handlers = [each if callable(each) else streams(then=self.lasting(each)) for each in script]
-        server, self.reflector.last_contact = self._server, float("-inf")
-        server.script, end = [*handlers, HELD], len(server.requests) + len(script) + 1
+        is_held = False
+
+        async def hold(request: web.Request) -> web.StreamResponse:
+            nonlocal is_held
+            is_held, self.reflector.last_contact = True, float("-inf")
+            return await HELD(request)
+
+        self._server.script = [*handlers, hold]
         async with self.running():
-            await until(lambda: len(server.requests) >= end and self.reflector.last_contact > float("-inf"))
+            await until(lambda: is_held and self.reflector.last_contact > float("-inf"))
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -137,6 +143,7 @@ class Case:
 
 
 EMPTY = answers(listing(1))
+PAGE = answers(listing(1, continues="next"))
 LONG_AGO = answers(listing(900))
 ABC = answers(listing(5, thing("a", 1), thing("b", 2), thing("c", 3)))
 AFTER_410 = answers(listing(9, thing("a", 1), thing("b", 8)))
@@ -152,6 +159,7 @@ BACK = answers(listing(7))
 CASES = {
     "410 as an answer": Case([ABC, refuses(410, "Expired"), AFTER_410], "list:500 5 list:500 9", TOLD_410, [0.8]),
     "410 as an event": Case([ABC, EXPIRED_EVENT, AFTER_410], "list:500 5 list:500 9", TOLD_410, [0.8]),
+    "410 within a list": Case([PAGE, refuses(410, "Expired"), EMPTY], "list:500 list:500 list:all 1", [], [0.8]),
     "Retry-After": Case([answers(b"{}", status=429, Retry_After="17"), EMPTY], "list:500 list:500 1", None, [17.0]),
     # The watch that lasted resets the back-off; the short one after it waits the first step again.
     "watches that end at once": Case(
@@ -377,8 +385,15 @@ async def test_a_list_that_fails_half_way_gives_back_its_memory_and_takes_none_o
     await rig.follow(answers(listing(2, fat("a", 2))))
     kept = pool.used
     half = answers(listing(5, thing("a", 3), fat("b", 4), continues="next"))
-    await rig.follow(refuses(410, "Expired"), half, refuses(500, "InternalError"), answers(listing(9, fat("a", 2))))
-    assert pool.used == kept > 5000
+    used: list[int] = []
+
+    async def after(_request: web.Request) -> web.StreamResponse:
+        used.append(pool.used)
+        return await answers(listing(9, fat("a", 2)))(_request)
+
+    await rig.follow(refuses(410, "Expired"), half, refuses(500, "InternalError"), after)
+    assert used == [kept]
+    assert kept > 5000
     await rig.follow(refuses(410, "Expired"), answers(listing(9)))
     assert pool.used == 0
 
