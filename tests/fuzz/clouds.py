@@ -6,9 +6,8 @@ import ipaddress
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509 import Certificate
 
-from fuzz.target import NOW, attempt, evidence_target, require, settings_target, target, text_of, text_target
+from fuzz.target import NOW, attempt, by_file, evidence_target, require, settings_target, target, text_of, text_target
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws import config as aws_config
 from nodeattest_providers.aws import node as imds
@@ -23,7 +22,6 @@ from nodeattest_providers.azure.protocol import PREFIX as AZURE_PREFIX
 from nodeattest_providers.azure.protocol import parse_attested_document, provider_id_of
 from nodeattest_providers.azure.protocol import parse_evidence as parse_azure_evidence
 from nodeattest_providers.azure.protocol import parse_provider_id as parse_azure_id
-from nodeattest_providers.certificate_chain import parse_authorities
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp import config as gcp_config
 from nodeattest_providers.gcp.api.compute import ComputeInstance, parse_instance, parse_instance_identity, parse_page
@@ -32,6 +30,7 @@ from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerNa
 from nodeattest_providers.node_interface import Binding, JsonObject
 from nodeattest_providers.oci import protocol as oci
 from nodeattest_providers.oci import verifier as oci_verifier
+from nodeattest_providers.platform import read_authorities
 from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.protocol import parse_evidence as parse_tpm_evidence
 
@@ -40,11 +39,7 @@ _BINDING: Final = Binding(
     EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
 )
 _REGION: Final = "us-east-1"
-
-
-def _authorities(data: bytes) -> tuple[Certificate, ...]:
-    """Read a bundle as ``read_authorities`` does."""
-    return parse_authorities(data.decode(errors="replace"), "platforms")
+_authorities: Final = by_file(lambda path: read_authorities(path, "platforms"))
 
 
 # aws

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_cloud_http import answering, serving
@@ -17,6 +18,7 @@ from nodeattest_providers.certificate_chain import parse_authorities
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding
+from nodeattest_providers.platform import read_authorities
 
 SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 VM = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Fleet/providers/Microsoft.Compute/virtualMachines/Worker_1"
@@ -79,6 +81,12 @@ def test_a_bundle_holds_authorities_only() -> None:
     for wrong in ("", "text", ROOT.pem + leaf.pem, ROOT.pem * 1025):
         with pytest.raises(Denied, match="where"):
             parse_authorities(wrong, "where")
+
+
+def test_of_a_bundles_file_no_more_is_read_than_a_bundle_may_have() -> None:
+    assert read_authorities(None, "where") is None
+    with pytest.raises(Denied, match="where: a file of at most"):
+        read_authorities(Path("/dev/zero"), "where")
 
 
 # The node's half

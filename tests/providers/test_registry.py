@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from worlds import FACTS, KEY, denied_for, filed
+from worlds import FACTS, KEY, PIN, denied_for, filed
 
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.insecure.verifier import InsecureSigner
-from nodeattest_providers.node_interface import Attestor, Evidence
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence
 from nodeattest_providers.platform import Platform, make_signer
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_an_unknown_name_is_denied(name: str) -> None:
 
 
 _MODULE = """
-from nodeattest_providers.node_interface import Attestor
+from nodeattest_providers.node_interface import Attestor, Evidence
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 class Acme(ClusterAPISigner, Attestor):
@@ -52,8 +52,9 @@ class Acme(ClusterAPISigner, Attestor):
     versions = (2, 1)
     async def verify_client_attestation_data(self, request, facts): ...
     def __init__(self, settings=None): self.settings = settings
-    def attest(self, binding, challenge=None): ...
+    def attest(self, binding, challenge=None): return Evidence(self.provider, 2, {})
     def in_version(self, version): return self
+    def close(self): self.is_closed = True
 
 class Asking(Acme):
     provider, takes_platform = "asking", True
@@ -61,6 +62,10 @@ class Asking(Acme):
 
 class Lazy(Acme):
     provider, in_version = "lazy", Attestor.in_version
+
+class Lame:
+    provider, versions = "lame", (1,)
+    def __init__(self, settings=None): ...
 """
 
 
@@ -73,7 +78,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = tmp_path / "acme-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
-    targets = {"acme": "Acme", "asking": "Asking", "lazy": "Lazy", "tpm": "Acme"}
+    targets = {"acme": "Acme", "asking": "Asking", "lazy": "Lazy", "lame": "Lame", "forged": "Acme", "tpm": "Acme"}
     lines = "".join(f"{name} = acme_attestation:{target}\n" for name, target in targets.items())
     (metadata / "entry_points.txt").write_text(f"[{registry.SIGNERS}]\n{lines}[{registry.ATTESTORS}]\n{lines}")
 
@@ -86,6 +91,24 @@ def test_a_third_party_is_found_by_its_entry_point_and_takes_no_name_of_ours() -
     assert registry.make_attestor(ProviderName("acme"), {"a": 1}).provider == "acme"
     with pytest.raises(Denied, match="makes each of its evidence versions"):
         registry.make_attestor(ProviderName("lazy"), {})
+
+
+@pytest.mark.usefixtures("third_party")
+@pytest.mark.parametrize("name", ["lame", "forged"])
+def test_a_factory_of_another_provider_or_without_the_base_class_makes_nothing(name: str) -> None:
+    for find in (lambda: make_signer(ProviderName(name)), lambda: registry.make_attestor(ProviderName(name), {})):
+        with denied_for(Reason.SIGNER_UNKNOWN):
+            find()
+
+
+@pytest.mark.usefixtures("third_party")
+def test_a_composite_takes_no_part_in_another_version_and_releases_every_part() -> None:
+    composite = registry.make_attestor(ProviderName("composite"), {"acme": {}, "asking": {}})
+    block = evidence_block(composite.provider, 1)
+    with denied_for(Reason.EVIDENCE_VERSION_UNSUPPORTED):
+        composite.attest(Binding(block, PIN, signer_for(composite.provider, Purpose.CLIENT), bytes(32)))
+    composite.close()
+    assert [getattr(part, "is_closed", False) for part in composite.parts] == [True, True]
 
 
 @pytest.mark.usefixtures("third_party")
