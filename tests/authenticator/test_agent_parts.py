@@ -228,7 +228,13 @@ def test_a_certificate_below_an_intermediate_ca_passes() -> None:
     link = OURS.issue(subordinate.name, subordinate.key.public_key(), is_ca=True).public_bytes(Encoding.PEM)
     canonical, *_ = certificate.validate(leaf(subordinate) + link, KEY_PEM, WANTED)
     assert canonical.count(b"BEGIN") == 2
-    for chain, says in ((leaf(subordinate), "no CA of the cluster"), (leaf() * 5, "1 to 4"), (b"", "1 to 4")):
+    node = OURS.issue(subordinate.name, subordinate.key.public_key()).public_bytes(Encoding.PEM)
+    for chain, says in (
+        (leaf(subordinate), "no CA of the cluster"),
+        (leaf(subordinate) + node, "not issued by the next"),
+        (leaf() * 5, "1 to 4"),
+        (b"", "1 to 4"),
+    ):
         with pytest.raises(AgentError, match=says):
             certificate.validate(chain, KEY_PEM, WANTED)
 
