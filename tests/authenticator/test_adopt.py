@@ -80,7 +80,7 @@ class OldNode(Machine):
         return in_process(*self.words(*more))
 
     def backups(self) -> list[bytes]:
-        return [path.read_bytes() for path in self.folder.glob("kubelet.conf.before-nodeattest-*")]
+        return [path.read_bytes() for path in self.folder.glob("kubelet.conf.before-nodeattest-" + 12 * "?")]
 
 
 @pytest.fixture
