@@ -203,6 +203,8 @@ def test_a_denied_renewal_keeps_the_old_certificate_and_asks_again_later(due: Ma
     sent = due.api.posts()
     assert [due.run().returncode for _ in range(2)] == [0, 0]
     assert (due.stored(), due.api.posts()) == (old, sent)
+    users = [one["spec"]["username"] for one in due.api.objects.values()]
+    assert users[2:] == [f"system:node:{NODE}"]  # the token is no second try
     assert "MachineDeleting" in due.cache.joinpath("renewal.log").read_text()
     assert "MachineDeleting" in due.do("status").stdout
 

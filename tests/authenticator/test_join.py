@@ -125,6 +125,15 @@ def test_a_renewal_has_the_answer_while_the_cas_are_replaced(told: Joiner) -> No
     assert len(json.loads(told.file("provider-id"))["caPins"]) == 2
 
 
+def test_an_answer_that_cannot_be_read_is_not_taken_for_none(told: Joiner) -> None:
+    told.write("provider-id", b"{")
+    done = told.join("--renew")
+    assert done.returncode == 1
+    assert "CacheUnsafe" in done.stderr
+    assert "join again with a bootstrap token" in done.stderr
+    assert told.api.posts() == 2
+
+
 def test_a_certificate_is_not_stored_without_the_answer(joiner: Joiner) -> None:
     joiner.api.on_create = tells_provider_id("sandbox://told")
     joiner.cache.mkdir(mode=0o700)
@@ -196,6 +205,13 @@ def test_a_bootstrap_token_in_the_file_joins_where_it_is_wanted(discoverer: Disc
     assert discoverer.settings.ca_pem == discoverer.api.authority.pem
     assert discoverer.settings.discovery is not None
     assert discoverer.settings.discovery.pin_server
+
+
+def test_a_token_that_is_given_counts_before_the_files(discoverer: Discoverer) -> None:
+    discoverer.by_file(token="zyxwvu.fedcba9876543210")
+    done = discoverer.join("--discovery-file-allow-credentials")
+    assert done.returncode == 0, done.stderr
+    assert discoverer.token_holders() == ["cache/bootstrap-token"]
 
 
 def test_another_credential_in_the_file_is_of_no_use_and_told_so(discoverer: Discoverer) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Generator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import cast
 
@@ -17,6 +18,9 @@ from agent_machine import Machine
 from polling import eventually
 
 from nodeattest_authenticator.certificate import select_ca_pin
+from nodeattest_authenticator.enrollment.issue import issue_and_store
+from nodeattest_authenticator.state.storage import exclusive
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.errors import ChallengeRequired, Denied
 from nodeattest_providers.identifiers import ProviderID, Purpose, SignerName, split_signer
 from nodeattest_providers.node_interface import SecretBytes
@@ -113,6 +117,19 @@ def test_the_serving_certificate_is_got_by_the_same_tpm_while_the_clients_is_got
     assert serving.returncode == 0
     signers = {item["spec"]["signerName"].rsplit("/")[1] for item in attested.api.objects.values()}
     assert signers == {"kube-apiserver-client-kubelet-tpm", "kubelet-serving-tpm"}
+
+
+def test_a_client_waits_while_another_call_uses_the_device(attested: Machine) -> None:
+    holder, held, waits = attested.agent(), ExitStack(), list[float]()
+    held.enter_context(exclusive(holder.storage, Deadline.after(holder.clock, 5), name="device.lock"))
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        held.close()
+
+    agent = attested.agent(clock=Clock(sleep=wait))
+    issue_and_store(agent, None, Deadline.after(agent.clock, 60))
+    assert waits
 
 
 def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tpm: SoftwareTpm) -> None:

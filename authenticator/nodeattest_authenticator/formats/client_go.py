@@ -2,7 +2,7 @@
 
 A call that names another cluster is refused, so that a client of one cluster never gets a credential of another.
 kubelet must run with ``rotateCertificates: false`` and without ``--bootstrap-kubeconfig``, or it would replace the
-kubeconfig (C12).
+kubeconfig.
 Source: client-go tools/clientcmd/api/v1 and plugin/pkg/client/auth/exec; client.authentication.k8s.io/v1.
 """
 
