@@ -346,6 +346,21 @@ async def test_no_built_in_name_can_be_taken_over(name: str) -> None:
         await library.run(SETTINGS, {}, signers={name: Mine(name)})
 
 
+async def test_a_signer_is_handed_in_beside_no_settings_and_no_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = dataclasses.replace(SETTINGS, platforms={"contosocloud": {}})
+    with pytest.raises(library.SettingsError, match="contosocloud: expected none"):
+        await library.run(configured, {}, signers={"contosocloud": Mine()})
+    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
+    metadata = tmp_path / "mine-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[{registry.SIGNERS}]\ncontosocloud = mine:Mine\n")
+    with pytest.raises(library.SettingsError, match="a name of an installed entry point"):
+        await library.run(SETTINGS, {}, signers={"contosocloud": Mine()})
+
+
 async def test_a_signer_that_was_handed_in_is_used_as_it_is_and_left_open() -> None:
     mine = Mine()
     verifiers = VerifierRegistry({}, Metrics(), {mine.provider: mine})

@@ -234,7 +234,6 @@ class SupervisedRunner:
         self._controller = controller
         self._key = key
         self._client = client
-        self._backoff = backoff
         self._runner: ClusterRunner | None = None
         self._task = asyncio.create_task(supervise(controller.name, self._run, cluster=key, backoff=backoff))
 

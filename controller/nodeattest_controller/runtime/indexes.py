@@ -17,7 +17,6 @@ from typing import Final, Generic, NewType, TypeVar
 from nodeattest_controller.model import machine_view
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
-from nodeattest_controller.model.machine_view import views_of_record
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.answers import is_before, version_of
@@ -156,7 +155,7 @@ class Inventory:
         return _put(self._pools, key, pool, lambda obj: (machine_view.pool_view(obj),))
 
     def put_record(self, key: str, record: JsonObject | None) -> tuple[machine_view.MachineView, ...]:
-        return _put(self._members, f"record:{key}", record, views_of_record)
+        return _put(self._members, f"record:{key}", record, machine_view.views_of_record)
 
     def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
         _put(self._attestations, key, attestation, lambda obj: (parse_attestation(obj),))

@@ -107,17 +107,15 @@ class FactReader:
         if not subject.cluster and not subject.is_control_plane:
             return None  # nobody uses it yet; a user labels it first, by an update
         version, namespace = await self._served(), subject.namespace
-        if not version:
-            return None
         if subject.cluster:
             return await self._object(version, "clusters", subject.cluster, namespace)
-        clusters = await self._list(CLUSTER_GROUP, version, "clusters", namespace)
+        clusters = await self._list(CLUSTER_GROUP, version, "clusters", namespace) if version else ()
         return next((cluster for cluster in clusters if subject.is_control_plane_of(cluster)), None)
 
     async def requesters(self, subject: Subject) -> list[ObjectRef]:
         """Return the MachineSet that has a new configuration made, and its MachineDeployment."""
-        name, namespace = subject.owner("MachineSet"), subject.namespace
-        found = await self._object(await self._served(), "machinesets", name, namespace) if name else None
+        namespace = subject.namespace
+        found = await self._object(await self._served(), "machinesets", subject.owner("MachineSet"), namespace)
         if found is None:
             return []
         itself: JsonObject = {**found, **mapping(found, "metadata")}
@@ -134,12 +132,11 @@ class FactReader:
         ]
 
     async def _object(self, version: str, resource: str, name: str, namespace: str) -> JsonObject | None:
-        if not paths.is_segment(name):  # API servers validate names after their webhooks
+        if not version or not paths.is_segment(name):  # API servers validate names after their webhooks
             return None
+        path = paths.object_path(CLUSTER_GROUP, version, resource, name, namespace=namespace)
         with suppress(NotFound):
-            return await self._client.get(
-                paths.object_path(CLUSTER_GROUP, version, resource, name, namespace=namespace)
-            )
+            return await self._client.get(path)
         return None
 
     async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
