@@ -320,12 +320,14 @@ async def test_a_large_burst_in_odd_chunks_arrives_whole_and_lets_others_run(ser
 # Objects that are too many or too large, and trouble that is logged
 
 
-@pytest.mark.parametrize("by", ["a list", "events"])
+@pytest.mark.parametrize("by", ["a list", "pages", "events"])
 async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client: ApiClient, by: str) -> None:
     flood = [thing(f"x{number}", number + 1) for number in range(11)]
     rig = Rig(client, server, max_objects=9)
     if by == "a list":
         await rig.follow(answers(listing(1, *flood)), EMPTY)
+    elif by == "pages":
+        await rig.follow(*[answers(listing(1, continues=f"t{number}")) for number in range(10)], EMPTY)
     else:
         await rig.follow(EMPTY, streams(*[event("ADDED", item) for item in flood]))
     assert isinstance(rig.errors[0], Malformed)
