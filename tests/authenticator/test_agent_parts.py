@@ -191,19 +191,6 @@ def test_a_draft_is_kept_whole_until_its_credential_is_stored(storage: Storage) 
     assert drafts.load() is None
 
 
-@given(
-    document=st.fixed_dictionaries(
-        {"purpose": st.text(max_size=3), "key": st.text(max_size=3), "csr": st.text(max_size=4), "version": st.just(1)},
-        optional={"first": st.dictionaries(st.sampled_from(["name", "request"]), st.text(max_size=4))},
-    )
-)
-def test_any_draft_file_is_a_draft_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
-        storage.write("draft", json.dumps(document).encode(), durable=False)
-        draft = PendingRequestFile(storage).load()
-        assert draft is None or draft.purpose
-
-
 # Certificates: tests/attacks has those that are refused
 
 

@@ -369,22 +369,3 @@ def test_the_configured_server_name_must_be_the_callers() -> None:
     check(settings(tlsServerName="kubernetes"), **{"tls-server-name": "kubernetes"})
     with pytest.raises(AgentError, match="tls-server-name"):
         check(settings(tlsServerName="kubernetes"))
-
-
-@given(
-    document=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=9),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["apiVersion", "kind", "spec", "cluster", "server", "certificate-authority-data"]),
-                inner,
-            )
-        ),
-    )
-)
-def test_any_json_gives_a_call_or_a_failure(document: object) -> None:
-    good = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": document}
-    for value in (document, good):
-        with contextlib.suppress(AgentError):
-            assert isinstance(client_go.parse_exec_info(json.dumps(value).encode()), client_go.ExecInfo)

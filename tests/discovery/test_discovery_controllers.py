@@ -314,6 +314,19 @@ async def test_looking_at_the_tokens_takes_a_tenth_of_the_time_at_most() -> None
         assert cluster.signed_ids() == {"sgn020", "sgn021"}
 
 
+@virtually
+async def test_a_cluster_info_that_is_deleted_is_not_asked_for_without_end() -> None:
+    cluster = Cluster()
+    cluster.add("sgn022")
+    cluster.before("PUT", lambda: cluster.api.remove(PATH))
+    async with cluster.working(SIGNER):
+        await advance(600)
+        assert (cluster.api.count("PUT"), len(cluster.failures) <= 1) == (1, True)
+        cluster.publish()
+        await advance(1)
+        assert cluster.signed_ids() == {"sgn022"}
+
+
 # The cleaner
 
 
