@@ -187,6 +187,7 @@ def b64(data: bytes) -> str:
     ("spec", "reason"),
     [
         ({"username": "system:node:node-1"}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"username": WORKER}, Reason.REQUESTER_NOT_ALLOWED),
         ({"groups": ["system:authenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
         ({"usages": ["server auth"]}, Reason.USAGES_NOT_ALLOWED),
         ({"request": text(OTHERS, "spec", "request")}, Reason.REQUESTER_NOT_ALLOWED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -126,6 +127,15 @@ def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
     assert change(machine(addresses=30_000)) < 80 * MAX_ADDRESSES
     assert calls(lambda: inventory.put_pool("fleet/x", pool(MAX_INSTANCES))) < 3 * MAX_INSTANCES
     assert calls(lambda: inventory.members(BLUE, "x://7")) < 200
+
+
+def test_what_is_derived_of_a_pool_takes_at_most_three_times_what_is_counted_of_it() -> None:
+    inventory, kept = Inventory(), bounded(pool(MAX_INSTANCES))
+    tracemalloc.start()
+    inventory.put_pool("fleet/p", kept)
+    derived, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert derived < 3 * object_size("p", ("", ""), kept)
 
 
 async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> None:

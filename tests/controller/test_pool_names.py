@@ -93,6 +93,18 @@ async def test_an_instance_joins_by_a_proven_name_and_serves_no_address_that_nob
     assert "docs/operate.md#serving-certificates" in text(denied, "message")
 
 
+async def test_each_instance_of_a_pool_joins_by_its_own_name(pool: Pool) -> None:
+    second, name = ProviderID("metal://rack-1/2"), NodeName("worker-2")
+    pool.pool(providerIDList=[PROVIDER_ID, second])
+    pool.prover.registered |= {PROVIDER_ID: NODE, second: name}
+    pool.prover.answer = replace(attested(), proven_node_name=NODE)
+    assert await pool.join() == ""
+    pool.prover.answer = replace(attested(ek="sha256:second"), provider_id=second, proven_node_name=name)
+    pool.file("r-2", node=name, provider_id=second)
+    await pool.reconcile("r-2")
+    assert text(pool.csr("r-2"), "status", "certificate")
+
+
 async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(pool: Pool) -> None:
     pool.has_infrastructure("FarmMachine")
     assert await pool.join() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -221,6 +222,25 @@ async def test_of_two_machines_with_one_tpm_or_key_one_is_recorded(
         assert len(world.attestations()) == 1
         assert await world.reconcile("late") == DONE
         assert world.condition("Denied", "late") == reason
+
+
+async def test_who_asks_for_anothers_machine_does_not_keep_it_from_its_turn(world: World) -> None:
+    async def verify(request: NodeRequest, facts: Facts) -> AttestedNode:
+        if request.username == "system:bootstrap:thief0":
+            begun.set()
+            await asyncio.Event().wait()
+        return await honest(request, facts)
+
+    begun = asyncio.Event()
+    honest, world.verifier.verify_client_attestation_data = world.verifier.verify_client_attestation_data, verify
+    world.file("flood", username="system:bootstrap:thief0")
+    world.file()
+    await world.settle()
+    flood = asyncio.create_task(world.reconciler.reconcile(world.workload, "flood"))
+    await begun.wait()
+    assert await world.reconcile() == DONE
+    assert text(world.csr(), "status", "certificate")
+    flood.cancel()
 
 
 def file_both(world: World) -> None:

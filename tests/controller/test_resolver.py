@@ -309,28 +309,40 @@ HARDWARE: JsonObject = {
         "labels": {f"{OWNER}Namespace": "fleet", f"{OWNER}Name": "tm-0"},
     }
 }
+REMOTE: JsonObject = {"metadata": TINKERBELL["metadata"], "spec": {"pool": "p"}}
+POOLED: JsonObject = {
+    "metadata": {"name": "hw-0", "namespace": "tinkerbell"},
+    "spec": {"pool": "p"},
+    "status": {"machineRef": {"namespace": "fleet", "name": "tm-0"}},
+}
 
 
 class Objects:
-    """Both objects, wherever they are asked for."""
+    """All objects, wherever they are asked for."""
 
     async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
         del namespace
-        return TINKERBELL if reference.kind == "TinkerbellMachine" else HARDWARE
+        return {"TinkerbellMachine": TINKERBELL, "RemoteMachine": REMOTE}.get(reference.kind, HARDWARE)
 
     async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
-        raise NotImplementedError
+        del host, consumer
+        return [POOLED]
 
     async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
         raise NotImplementedError
 
 
 @pytest.mark.parametrize("namespaces", [frozenset[str](), frozenset({"tinkerbell"})])
-async def test_a_host_object_elsewhere_counts_only_where_the_policy_says_so(namespaces: frozenset[str]) -> None:
-    machine = make_member(uid="m-0", namespace="fleet", infra=ContractReference(GROUP, "TinkerbellMachine", "tm-0"))
-    policy = InfrastructurePolicy(host_objects=frozenset({"Hardware"}), host_namespaces=namespaces)
+@pytest.mark.parametrize(
+    ("kind", "host"), [("TinkerbellMachine", "Hardware"), ("RemoteMachine", "PooledRemoteMachine")]
+)
+async def test_a_host_object_elsewhere_counts_only_where_the_policy_says_so(
+    namespaces: frozenset[str], kind: str, host: str
+) -> None:
+    machine = make_member(uid="m-0", namespace="fleet", infra=ContractReference(GROUP, kind, "tm-0"))
+    policy = InfrastructurePolicy(host_objects=frozenset({host}), host_namespaces=namespaces)
     if not namespaces:
-        with pytest.raises(Unavailable, match="hostNamespaces"):
+        with pytest.raises(Unavailable, match=r"hostNamespaces|in a namespace that counts"):
             await read_infrastructure(machine, policy, Objects())
         return
     found = await read_infrastructure(machine, policy, Objects())

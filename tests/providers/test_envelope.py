@@ -14,12 +14,13 @@ from nodeattest_providers import canonical_json, envelope, pem
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.challenge import protocol as challenge
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import ProviderName, Purpose
+from nodeattest_providers.identifiers import ANNOTATION_SUPPORTED_VERSIONS, ProviderName, Purpose
 from nodeattest_providers.node_interface import (
     MAX_VERSIONS,
     Evidence,
     JsonObject,
     NodeCsr,
+    check_supported,
     parse_versions,
     versions_to_text,
 )
@@ -159,6 +160,12 @@ PARSERS: dict[str, Callable[[JsonObject], object]] = {
 def test_a_reference_to_a_first_request_that_no_api_server_has_is_denied(provider: str, name: str, uid: str) -> None:
     with denied_for(Reason.EVIDENCE_MALFORMED):
         PARSERS[provider]({**REST[provider], "first": {"name": name, "uid": uid}})
+
+
+def test_a_version_that_is_not_accepted_is_denied_with_those_that_are() -> None:
+    with denied_for(Reason.EVIDENCE_VERSION_UNSUPPORTED) as denied:
+        check_supported(Evidence(ProviderName("tpm"), 3, {}), (1, 2))
+    assert denied.value.annotations == {ANNOTATION_SUPPORTED_VERSIONS: "tpm/v2,tpm/v1"}
 
 
 def _array(unit: bytes, times: int) -> bytes:
