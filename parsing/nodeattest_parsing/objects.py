@@ -67,7 +67,6 @@ def strings(value: JsonValue | JsonObject, *path: str) -> tuple[str, ...]:
 
 
 def text_map(value: JsonValue | JsonObject, *path: str) -> dict[str, str]:
-    """Return the string-to-string entries of the object at a path."""
     return {key: entry for key, entry in mapping(value, *path).items() if isinstance(entry, str)}
 
 

@@ -101,7 +101,6 @@ CHALLENGE_TTL: Final = timedelta(seconds=300)
 CLOCK_SKEW: Final = timedelta(seconds=30)
 """How much earlier than the first the second request may seem, when two API servers' clocks differ."""
 LABEL_NONCE: Final = b"nodeattest/v1/nonce"
-"""The label of the nonce N, which the challenge shows."""
 LABEL_SECRET: Final = b"nodeattest/v1/secret"
 """The label of the secret S, which only the node's TPM can decrypt."""
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 16
 """Levels of a setting on a command line; providers' have two."""
 _SHOWN: Final = 80
-"""Characters of a name or value that a message repeats."""
 
 
 def invalid(where: str, expected: str, got: str) -> Denied:

@@ -82,7 +82,6 @@ MAX_PROVIDER_ID: Final = 1024
 _DNS_LABEL: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_NAME: Final = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _SHOWN: Final = 80
-"""Characters of a foreign text in a message."""
 
 
 def is_dns_name(text: str) -> bool:

@@ -87,7 +87,6 @@ class NodeCsr:
     """Empty in a client request without the extension, which asks the controller for it."""
     spki: bytes
     dns_names: tuple[str, ...] = ()
-    """Only in serving requests."""
     ip_addresses: tuple[str, ...] = ()
     """Only in serving requests; normalised text form."""
 

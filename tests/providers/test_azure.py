@@ -31,7 +31,7 @@ from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
-from nodeattest_providers.verifier_interface import NodeRequest
+from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest
 
 
 @pytest.fixture
@@ -181,6 +181,14 @@ async def test_the_platform_tells_a_machines_addresses_as_they_are_now(
 async def test_addresses_of_a_machine_elsewhere_are_not_asked_for(signer: AzureSigner, machine: SandboxMachine) -> None:
     with denied_for(Reason.PLATFORM_ACCOUNT_NOT_ALLOWED):
         await signer.addresses(facts_for(machine, resourceGroups=["other"]))
+
+
+async def test_addresses_of_a_machine_that_took_the_name_of_another_are_not_told(
+    signer: AzureSigner, machine: SandboxMachine
+) -> None:
+    recorded = LedgerFacts(fingerprints={"vm": "02aab8a4-74ef-476e-8182-f6d2ba4166a6"})
+    with denied_for(Reason.PLATFORM_INSTANCE_MISMATCH):
+        await signer.addresses(dataclasses.replace(facts_for(machine), ledger=recorded))
 
 
 async def test_offline_the_document_is_checked_and_azure_is_not_asked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 import subprocess
@@ -20,7 +21,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.node_interface import Attestor, Binding, Evidence
-from nodeattest_providers.platform import Platform, make_signer
+from nodeattest_providers.platform import OFFLINE, Platform, make_signer
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -132,6 +133,17 @@ def test_what_a_factory_made_is_of_the_provider_whole_and_of_versions_newest_fir
     ):
         with denied_for(Reason.SIGNER_UNKNOWN):
             registry.check_made(made, lame, is_complete=is_complete)
+
+
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_evidence_of_another_provider_or_version_is_refused_before_it_is_read(name: str) -> None:
+    provider, signer = ProviderName(name), make_signer(ProviderName(name), OFFLINE)
+    for other, reason in (
+        (Evidence(ProviderName("other"), 1, {}), Reason.PROVIDER_MISMATCH),
+        (Evidence(provider, 9999, {}), Reason.EVIDENCE_VERSION_UNSUPPORTED),
+    ):
+        with denied_for(reason):
+            asyncio.run(signer.verify_client_attestation_data(filed(other), FACTS))
 
 
 def test_an_attestor_refuses_a_version_that_it_does_not_make() -> None:

@@ -103,7 +103,6 @@ class Attestation:
     """Whether an operator has reset it (``resets``), and no client certificate was issued since: one new first use."""
     verdict: LastDecision | None = None
     treatment: Remediation | None = None
-    """What was done to the node for a refusal."""
     refusals: tuple[RecordedRefusal, ...] = ()
 
     def of_purpose(self, purpose: Purpose) -> tuple[IssuedCertificate, ...]:

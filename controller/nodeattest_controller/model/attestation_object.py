@@ -1,7 +1,4 @@
-"""MachineAttestation objects: how the ledger is read and written, and an operator's reset of it. Pure.
-
-The CRD's schema holds their shape. A merge patch leaves what others wrote: labels, owners, resets.
-"""
+"""MachineAttestation objects: how the ledger is read and written, and an operator's reset of it. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ _MACHINES: Final = ("cluster.x-k8s.io/Machine", "cluster.x-k8s.io/MachinePool")
 _OWNERS: Final = (*_MACHINES, "attestation.cluster.x-k8s.io/MachineRecord")
 """Group and kind of what an attestation record is about."""
 _PCRS: Final = 24
-"""PCRs of the PC Client profile."""
 _PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
 _KEY_TEXTS: Final = {"spki": "spki", "serial": "serial", "first_request_uid": "firstRequestUID"}
 """Attributes and what the object calls them."""
@@ -179,10 +175,7 @@ def _render(key: RetiredKey, names: Mapping[str, str]) -> JsonObject:
 
 
 def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
-    """Return the record without pins, boot state and certificates; its keys go to ``retiredKeys``.
-
-    ``by`` is the operator's user name.
-    """
+    """Return the record without pins, boot state and certificates; its keys go to ``retiredKeys``."""
     known, spec = parse_attestation(attestation), mapping(attestation, "spec")
     kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
     entry: JsonObject = {

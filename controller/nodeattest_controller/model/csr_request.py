@@ -73,7 +73,6 @@ class CSRSummary:
     purpose: Purpose
     state: RequestState
     denial_reason: str
-    """The Denied condition's reason, or an empty string."""
     is_kubelets: bool = False
     """Whether it is kubelet's own, for the in-tree serving signer."""
 

@@ -27,7 +27,6 @@ _ROOTS: Final = ("machine", "infra", "host")
 _INDEXES: Final = ("0", "1", "2", "3")
 _NAME: Final = ("metadata", "name")
 MAX_LENGTH: Final = 512
-"""Characters of an expression."""
 _OPERAND: Final = re.compile(rf"\{{({'|'.join(_ROOTS)})((?:\.[A-Za-z][A-Za-z0-9]*|\[[A-Za-z0-9./_-]+\])+)\}}", re.ASCII)
 _STEP: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]*)|\[([A-Za-z0-9./_-]+)\]", re.ASCII)
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9-]*://", re.ASCII)

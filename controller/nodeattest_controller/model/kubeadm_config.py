@@ -52,7 +52,6 @@ class KeptConfig:
 
     name: str = ""
     ids: frozenset[str] = frozenset()
-    """Ids of all tokens that it names."""
     is_malformed: bool = False
     """Whether one of these is no token; then no id counts."""
     settled: bool = False
@@ -66,7 +65,6 @@ class KeptConfig:
     digest: str = ""
     uid: str = ""
     machine_uid: str = ""
-    """UID of the one Machine that owns it; empty where none does, or several."""
 
     def tokens(self) -> KeptConfig:
         """Return it if each token that it names is one; raises Unavailable."""
@@ -156,7 +154,6 @@ def _digest(token: str) -> str:
 
 
 def creates_secrets(policy: Policy) -> bool:
-    """Return whether a policy has the controller create the secrets; raises Denied for an invalid section."""
     return parse_policy(policy.settings(PROVIDER)).create_secrets
 
 
@@ -174,7 +171,6 @@ def challenge_secret_name(config: str) -> str:
 
 
 def has_own_config(machine: MachineView) -> bool:
-    """Return whether a worker Machine has a KubeadmConfig of its own."""
     named = machine.bootstrap is not None and is_dns_name(machine.bootstrap.name)
     return named and machine.kind == "Machine" and not machine.is_control_plane and is_kubeadm_config(machine)
 

@@ -89,7 +89,6 @@ class MachineView:
     """Whether a MachinePool, which has its bootstrap configuration, made this Machine for one of its instances."""
     created: datetime | None = None
     is_control_plane: bool = False
-    """By the Machine's label."""
     given_name: NodeName | None = None
     """The node name that an operator gave to a recorded machine; it decides."""
     endorsement_keys: dict[str, str] = field(default_factory=dict[str, str])

@@ -55,11 +55,8 @@ class NameSources:
     """What is known of a machine's names beside the Machine."""
 
     recorded: NodeName | None = None
-    """The name under which the machine joined."""
     registered: NodeName | None = None
-    """The name that the policy gives the machine."""
     proven: NodeName | None = None
-    """The name that the provider proves."""
     host: Mapping[str, Sequence[str]] | None = None
     """Names from the host object, by source."""
 
@@ -77,7 +74,6 @@ class NameContext:
     hosts: Sequence[str] = ()
     """Other host objects that give a node the requested name."""
     short_names: bool = False
-    """Whether a short name stands for a fully qualified one."""
     is_alive: Callable[[Attestation], bool] = lambda _attestation: True
     """Whether an attestation record's machine still exists; a record without one is about to be collected."""
 

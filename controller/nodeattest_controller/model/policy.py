@@ -70,7 +70,6 @@ class InfrastructurePolicy:
     host_namespaces: frozenset[str] = frozenset()
     """Namespaces in which a host object counts, beside the Machine's own."""
     short_node_names: bool = False
-    """Whether a node may have the first label of a fully qualified name."""
     provider_ids: Mapping[GroupKind, Expression] = field(default_factory=dict[GroupKind, Expression])
     """Expressions that replace or extend those of ``infrastructure_kinds.KINDS``."""
 

@@ -125,7 +125,6 @@ def check_evidence(
 
 
 def check_recorded_place(facts: Facts, policy: AwsPolicy) -> None:
-    """Check a machine's region, and the account on record, against the policy; raises Denied."""
     rules = wire_rules(Checks())
     name = rules.parsed("provider ID", lambda: protocol.parse_provider_id(facts.machine.provider_id))
     _check_region_allowed(rules, name, policy)

@@ -104,7 +104,6 @@ class StsRequest:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of ``SIGNED_HEADERS`` that the signer does not add itself."""
         form = "application/x-www-form-urlencoded; charset=utf-8"
         return {"content-type": form, "host": self.host, BINDING_HEADER: self.binding}
 

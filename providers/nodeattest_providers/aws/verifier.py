@@ -1,6 +1,5 @@
 """The ``aws`` provider's verifier: the instance's role signed this very CSR, cluster and signer.
 
-What can be checked here is checked before AWS is asked.
 Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md.
 """
 

@@ -1,6 +1,5 @@
 """The ``challenge`` provider's verifier: machines without TPM or cloud, by a secret from the bootstrap data.
 
-No state is kept between the rounds. Out of scope: making the secrets.
 Source: docs/wire-format.md, "challenge/v1", §3 (steps 9-11), §5; docs/providers/challenge.md.
 """
 

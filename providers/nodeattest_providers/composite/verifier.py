@@ -1,6 +1,5 @@
 """The ``composite`` provider's verifier: several proofs of one machine, all over the same request, in two steps.
 
-Each part is proved by its own provider's signer, for the composite's own signer.
 Source: docs/wire-format.md, "composite/v1"; docs/decisions.md.
 """
 

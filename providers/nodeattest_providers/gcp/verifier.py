@@ -1,6 +1,5 @@
 """The ``gcp`` provider's verifier: the TPM protocol with an endorsement key that the Compute API names.
 
-What needs no network is checked first.
 Source: docs/wire-format.md, "gcp/v1", §3; docs/providers/gcp.md, "What is checked".
 """
 

@@ -25,7 +25,6 @@ class InsecureSigner(ClusterAPISigner):
     reads_infrastructure = False
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Accept empty evidence of a bootstrap token; a node's own request is ``Denied``."""
         checks = Checks()
         check_block(checks, request.evidence, self.provider, self.versions)
         check_parsed(checks, "empty evidence", _SECTION, lambda: Fields.of(request.evidence.data, "insecure/v1", ()))
@@ -47,7 +46,6 @@ class InsecureSigner(ClusterAPISigner):
 
 
 def _check_first_join(checks: Checks, *, is_renewal: bool) -> tuple[str, ...]:
-    """Refuse renewals. Return nothing that is unknown."""
     remedy = "use a secure attestation provider, whose certificates rotate, or replace the machine"
     rules = Rules(checks, _SECTION, Reason.ROTATION_NOT_ALLOWED, remedy)
     rules.require(not is_renewal, "first join", "a bootstrap token's request", "a node's own")

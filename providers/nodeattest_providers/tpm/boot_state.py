@@ -323,7 +323,6 @@ _CAP: Final = "update the firmware: it must close each of PCRs 0 to 7 with one s
 
 
 def _untouched(pcr: int, bank: Alg, locality: int) -> bytes:
-    """Return the value of a PCR that nothing has extended since the TPM's reset."""
     size = digest_size(bank)
     return b"\xff" * size if pcr in _DYNAMIC else _start(pcr, size, locality)
 

@@ -143,7 +143,6 @@ def _endorsement_keys(section: Section) -> tuple[Mapping[ProviderID, frozenset[s
 
 
 def _ec2_accounts(sources: Section) -> frozenset[str] | None:
-    """Read which platform tells keys; only EC2 does so far."""
     if "ec2" not in sources:
         return None
     ec2 = sources.section("ec2", ("accounts",), ("accounts",))

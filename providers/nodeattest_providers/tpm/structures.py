@@ -23,7 +23,6 @@ _MAX_SELECT_OCTETS: Final = 4
 _MIN_SELECT_OCTETS: Final = 3
 """PCR_SELECT_MIN of the PC Client profile: shorter maps come from no TPM."""
 MAX_PCR: Final = 23
-"""The last PCR of the PC Client profile."""
 _MAX_BANKS: Final = 16
 """HASH_COUNT is at most this in every implementation; a bound on work, not a rule."""
 

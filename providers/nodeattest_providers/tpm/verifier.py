@@ -1,6 +1,5 @@
 """The TPM protocol as the controller checks it, and the ``tpm`` provider's verifier.
 
-No state is kept between the rounds: any replica gives the same answer, now or later.
 Source: docs/wire-format.md, "tpm/v1", §3 (steps in the docstrings), §4.
 """
 
@@ -79,7 +78,6 @@ class TpmProtocolSigner(CheckedSigner):
     two_step = True
     takes_platform = True
     takes_certificates: bool
-    """Whether its first evidence may bring the endorsement key's certificates."""
 
     def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
         self._platform = platform
@@ -301,7 +299,6 @@ class TpmSigner(TpmProtocolSigner):
         return self._policies.get(sections.get(protocol.PROVIDER, {})).node_names
 
     async def aclose(self) -> None:
-        """End the threads; do not wait for verifications."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
