@@ -312,8 +312,6 @@ class WorkQueue(Generic[K]):
         finally:
             self._metrics.done(self._clock() - start)
             self._ready.done(key)
-            if self._ready:
-                self._awake.set()  # a group that had its share in flight may have one more
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)

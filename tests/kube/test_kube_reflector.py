@@ -369,6 +369,12 @@ async def test_what_is_left_out_is_known_by_namespace_until_a_list_is_whole(serv
     assert [rig.reflector.lacks_any_of(name) for name in ("blue", "red")] == [False, True]
 
 
+async def test_an_object_whose_new_version_has_no_room_is_not_kept_as_it_was(server: Server, client: ApiClient) -> None:
+    rig = Rig(client, server, max_bytes=100_000)
+    await rig.follow(answers(listing(1, thing("n", 1))), streams(event("MODIFIED", fat("n", 2))))
+    assert (rig.told, rig.names) == (["n 1", "n -"], [])
+
+
 async def test_while_a_list_fails_what_is_left_out_stays_known(server: Server, client: ApiClient) -> None:
     rig = Rig(client, server, max_bytes=100_000)
     await rig.follow(answers(listing(1, fat("n", 2, "blue"))))
