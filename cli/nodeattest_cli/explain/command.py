@@ -92,7 +92,8 @@ def explain(
         return _show(fetch(named, connection, namespace=namespace, cluster=cluster, workload=workload), output)
     bundle = read_bundle(read_objects(target))
     if bundle is None:
-        raise UserError(f"{target}: expected a file of nodeattest evidence export, got other objects")
+        how = "write one with nodeattest evidence export csr/NAME -o FILE"
+        raise UserError(f"{target}: expected a file of nodeattest evidence export, got other objects; {how}")
     return _show(bundle, output)
 
 
