@@ -96,6 +96,8 @@ def test_a_token_that_the_bootstrap_provider_never_named_is_denied_with_the_mach
     ask("abcdef", found, PREFERRED)
     of_pool = refused("abcdef", found, member=make_member(kind="MachinePool", bootstrap=REF))
     assert "new KubeadmConfig" in of_pool.remedy
+    by_file: JsonObject = {"joinConfiguration": {"discovery": {"file": {"kubeConfigPath": "/x"}}}}
+    assert "delete" not in refused("abcdef", read_config({"spec": by_file, **SETTLED})).remedy
 
 
 def test_a_configuration_that_is_not_written_yet_is_waited_for() -> None:
