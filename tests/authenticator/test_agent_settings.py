@@ -198,20 +198,6 @@ def test_any_value_in_any_field_gives_settings_or_a_named_error(name: str, value
         assert parse(text(**{name: value}), hostname="host").node_name
 
 
-@given(
-    section=st.dictionaries(
-        st.sampled_from(["dnsNames", "ipAddresses", "file", "servers", "kubeconfig", "former", "other"]),
-        st.recursive(st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner, max_size=3)),
-        max_size=4,
-    )
-)
-def test_any_section_gives_settings_or_a_named_error(section: dict[str, Any]) -> None:
-    for name in ("serving", "discovery"):
-        with contextlib.suppress(FieldsError):
-            made = parse(text(**{name: section}), hostname="host")
-            assert parse(settings_to_json(made), hostname="other") == made
-
-
 # Following a cluster
 
 
