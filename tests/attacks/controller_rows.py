@@ -29,13 +29,12 @@ from csr_world import CAPI, CREATED, NODE, OWN, PROVIDER_ID, OneRound, TwoRounds
 from late_machines import put_machine, put_metal3, serve_metal3
 
 from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
-from nodeattest_controller.model.attestation import MAX_LIVE
 from nodeattest_controller.model.csr_request import parse_kubelet_request
 from nodeattest_controller.model.kubeadm_config import bound_group
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, Purpose
+from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import Facts
 from nodeattest_sandbox.pki import ClusterPki
@@ -183,8 +182,7 @@ async def many_live(scene: Scene) -> Expected:
     path = next(path for path in scene.world.management_api.objects if "/machineattestations/" in path)
     ends = rfc3339(CREATED + timedelta(days=7))
     retired: list[JsonValue] = [
-        {"spki": f"sha256:{number:064x}", "serial": f"{number:x}", "notAfter": ends}
-        for number in range(MAX_LIVE[Purpose.CLIENT])
+        {"spki": f"sha256:{number:064x}", "serial": f"{number:x}", "notAfter": ends} for number in range(512)
     ]
     return await scene.change(path, "spec", retiredKeys=retired).file(**AS_NODE)
 

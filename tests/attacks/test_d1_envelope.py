@@ -66,7 +66,7 @@ from handmade import (
 )
 
 from nodeattest_providers import envelope, pem
-from nodeattest_providers.envelope import LABEL_CSR, LABEL_DATA, LABEL_PROVIDER, LABELS, MAX_SIZE
+from nodeattest_providers.envelope import LABEL_CSR, LABEL_DATA, LABEL_PROVIDER, LABELS
 from nodeattest_providers.identifiers import PROVIDER_ID_OID, ProviderName
 from nodeattest_providers.keys import PrivateKey
 from nodeattest_providers.node_interface import Evidence
@@ -141,7 +141,7 @@ ENVELOPES: Final[Mapping[str, bytes]] = {
     "D1-25": b"see: " + GOOD,
     "D1-26": GOOD.replace(b"CERTIFICATE REQUEST", b"certificate request"),
     "D1-27": GOOD.replace(LABEL_DATA.encode(), b"ATTESTATION DATA"),
-    "D1-28": beyond(MAX_SIZE),
+    "D1-28": beyond(256 << 10),
     "D1-29": REQUEST + PROVIDER + DATA * 10_000,
     "D1-30": REQUEST + PROVIDER + DATA * 2_000,
     "D1-31": says(b"tpm"),

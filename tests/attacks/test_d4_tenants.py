@@ -27,7 +27,7 @@ from virtual import advance, run_virtually
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.render import render
-from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, serve_webhook
+from nodeattest_controller.controllers.bootstrap_config.server import serve_webhook
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.certificate_authority import load_authority
@@ -151,7 +151,7 @@ def slow_reviews() -> Expected:
 
     async def ask(body: bytes) -> tuple[int, list[int]]:
         handler = handler_of()
-        slow = [asyncio.create_task(handled(handler, "stranger", body, 10 * MAX_WAIT)) for _ in "x" * 8]
+        slow = [asyncio.create_task(handled(handler, "stranger", body, TIMEOUT)) for _ in "x" * 8]
         await asyncio.sleep(0)
         asked = (await handled(handler, "api-server", body)).status
         return asked, [(await each).status for each in slow]
