@@ -64,9 +64,12 @@ class CloudHttp:
         connections: int,
     ) -> None:
         """``seconds``: for one exchange. ``trust`` is called by the first one."""
-        self._trust, self._proxy = trust, proxy
-        self._seconds, self._connect_seconds = seconds, connect_seconds
-        self._answer_bytes, self._connections = answer_bytes, connections
+        self._trust = trust
+        self._proxy = proxy
+        self._seconds = seconds
+        self._connect_seconds = connect_seconds
+        self._answer_bytes = answer_bytes
+        self._connections = connections
         self._session: ClientSession | None = None
         self._sockets: WeakSet[socket] = WeakSet()
 

@@ -335,8 +335,8 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: ProtocolPolicy, v
     3. Each quoted PCR has the value that the log replays to; one that the log does not mention is as the TPM's reset
        left it, unless the policy lists its values: then those checked it.
     4. Each of PCRs 0 to 7 was closed by exactly one separator, recognised by type and digest, unless the policy's
-    values checked it. One that nothing was measured into is as after a reset of the TPM alone: open to whatever comes
-    next.
+       values checked it. One that nothing was measured into is as after a reset of the TPM alone: open to whatever
+       comes next.
     """
     rules = Rules(checks, _SECTION, Reason.EVENT_LOG_MISMATCH, _EXPLAIN, "event log ")
     # 1
@@ -353,7 +353,8 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: ProtocolPolicy, v
     expected = f"digests of the {bank.name} bank, 0x{bank:04x}"
     got = ", ".join(f"0x{algorithm:04x}" for algorithm in log.sizes) if log.crypto_agile else "the SHA-1 form"
     rules.require(bank in log.sizes, "bank", expected, got, reason=Reason.EVENT_LOG_BANK_MISSING, remedy=_FIRMWARE_LOG)
-    replayed, caps = replay(log, bank), {_hash(bank, data) for data in _SEPARATORS}
+    replayed = replay(log, bank)
+    caps = {_hash(bank, data) for data in _SEPARATORS}
     closed = Counter(event.pcr for event in log.events if event.kind == EV_SEPARATOR and event.digests[bank] in caps)
     for pcr, quoted in zip(policy.selection.pcrs, values, strict=True):
         # 3
