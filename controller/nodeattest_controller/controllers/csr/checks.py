@@ -100,6 +100,7 @@ async def own_hardware(facts: CSRFacts) -> None:
 @declare("no takeover of a node", "identity rules 3 and 4")
 async def no_takeover(facts: CSRFacts) -> None:
     """A token does not take over a Node whose machine never joined attested."""
+    # A Machine gets its nodeRef late, and a MachineRecord none. The Node is read live.
     attestation, node = await facts.attestation(), await facts.node()
     if facts.request.is_renewal or node is None or attestation.has_joined or attestation.was_reset:
         return
@@ -111,6 +112,7 @@ async def no_takeover(facts: CSRFacts) -> None:
 @declare("adoption of the machine's own node", "identity rules 3 and 4")
 async def adoption(facts: CSRFacts) -> None:
     """A node that never joined attested is the one that its machine has."""
+    # Its certificate was signed in-tree, where nobody asked which machine gets it. The provider proves the machine now.
     machine, attestation, node = await facts.machine(), await facts.attestation(), await facts.node()
     if not facts.request.is_renewal or attestation.has_joined or attestation.was_reset:
         return

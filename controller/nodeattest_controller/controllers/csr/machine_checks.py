@@ -19,7 +19,10 @@ from nodeattest_providers.node_interface import check_supported
 
 _MAX_LISTED: Final = 8
 _CLUSTER_API_KINDS: Final = frozenset({"Machine", "MachinePool"})
-_UNSTATED: Final = "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred"
+_UNSTATED: Final = (
+    "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which leaves "
+    "machines without a named token to what their provider proves"
+)
 
 
 @declare("a token of no other machine", "identity rule 4")
