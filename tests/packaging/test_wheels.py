@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -120,6 +121,35 @@ def test_versions_and_requirements_of_the_wheels_agree_with_the_project() -> Non
             f"nodeattest-{n}" for n in NEEDS.get(name, ())
         }
         assert named - ours <= known, name
+
+
+BROUGHT = {"azure": "azure-identity", "botocore": "boto3", "google": "google-auth", "yaml": "pyyaml"}
+BROUGHT |= {"multidict": "aiohttp", "yarl": "aiohttp"}
+"""By what a module imports: the requirement that brings it, where the names differ."""
+
+
+def test_a_wheel_requires_every_library_that_its_modules_import() -> None:
+    required: dict[str, set[str]] = {}
+    imported: dict[str, set[str]] = {name: set() for name in WHEELS}
+    for name, folder in WHEELS.items():
+        project = tomllib.loads((TREE / folder / "pyproject.toml").read_text())["project"]
+        extras: dict[str, list[str]] = project.get("optional-dependencies", {})
+        named = [*project["dependencies"], *(one for extra in extras.values() for one in extra)]
+        required[name] = {re.split(r"[\[<>=]", one)[0].lower() for one in named}
+    for path in TREE.glob("*/nodeattest_*/**/*.py"):
+        owner = imported[owner_of(path.relative_to(TREE).as_posix().partition("/")[2])]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            owner |= {name.partition(".")[0] for name in names}
+    for name, modules in imported.items():
+        others = {
+            one
+            for one in modules - sys.stdlib_module_names - {"_typeshed"}
+            if one and not one.startswith("nodeattest_")
+        }
+        libraries = {BROUGHT.get(one, one.replace("_", "-")) for one in others}
+        assert libraries <= required[name].union(*(required[other] for other in NEEDS.get(name, ()))), name
 
 
 def test_the_entry_points_of_the_wheels_are_those_of_the_project() -> None:
