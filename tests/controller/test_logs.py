@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_controller.logs import JsonFormatter, TextFormatter, fields
+from nodeattest_controller.runtime import cluster_log
 from nodeattest_controller.runtime.cluster_log import BURST, CONNECTED, OUTAGES, RATE, SILENT, ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
@@ -136,3 +137,10 @@ def test_a_kubeconfig_that_changes_all_the_time_gets_a_few_lines(rig: Rig) -> No
         rig.answers(None)
         rig.log.closed(BLUE)
     assert len(rig.lines()) == OUTAGES
+
+
+def test_a_requester_has_a_few_of_a_clusters_lines() -> None:
+    log = cluster_log.ClusterLog(lambda: 0.0)
+    lines = [log.allows("m", ClusterKey("fleet/blue"), "a") for _ in range(2 * cluster_log.REQUESTER_BURST)]
+    assert lines.count(True) == cluster_log.REQUESTER_BURST
+    assert log.allows("m", ClusterKey("fleet/blue"), "b")
