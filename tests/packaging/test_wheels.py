@@ -123,8 +123,14 @@ def test_versions_and_requirements_of_the_wheels_agree_with_the_project() -> Non
         assert named - ours <= known, name
 
 
-BROUGHT = {"azure": "azure-identity", "botocore": "boto3", "google": "google-auth", "yaml": "pyyaml"}
-BROUGHT |= {"multidict": "aiohttp", "yarl": "aiohttp"}
+BROUGHT = {
+    "azure": "azure-identity",
+    "botocore": "boto3",
+    "google": "google-auth",
+    "yaml": "pyyaml",
+    "multidict": "aiohttp",
+    "yarl": "aiohttp",
+}
 """By what a module imports: the requirement that brings it, where the names differ."""
 
 
