@@ -94,6 +94,9 @@ WRONG: dict[str, Row] = {
         {"PUT /latest/api/token": (405, b"")}, Denied, Reason.PLATFORM_DOCUMENT_MALFORMED, "IMDSv2"),
     "an endpoint that is switched off": (
         {"PUT /latest/api/token": (403, b"")}, Unavailable, Reason.PLATFORM_UNAVAILABLE, "switched off"),
+    "a token that is no header's word": (
+        {"PUT /latest/api/token": (200, b"a\r\nb")}, Denied, Reason.PLATFORM_DOCUMENT_MALFORMED, "IMDSv2"),
+    "roles that are not shown": ({ROLES: (403, b"nodes")}, Unavailable, Reason.PLATFORM_UNAVAILABLE, "status 403"),
     "no instance profile": ({ROLES: (404, b"")}, Denied, Reason.PLATFORM_ROLE_NOT_ALLOWED, "instance profile"),
     "two roles": ({ROLES: (200, b"a\nb")}, Denied, Reason.PLATFORM_DOCUMENT_MALFORMED, "one role"),
     "no document": ({DOCUMENT: (404, b"")}, Unavailable, Reason.PLATFORM_UNAVAILABLE, "status 404"),
