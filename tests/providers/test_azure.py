@@ -97,7 +97,11 @@ def problem(signer: x509.Certificate, *embedded: Authority, trusted: Authority =
 FOREIGN: dict[str, Authority] = {
     "one foreign name besides": signer_of(ISSUING, DOMAIN, "contoso.com"),
     "a wildcard": signer_of(ISSUING, f"*.{DOMAIN}"),
+    "a longer label": signer_of(ISSUING, f"not-{DOMAIN}"),
     "a foreign common name": signer_of(ISSUING, common_name="contoso.com"),
+    "a name of another kind": ISSUING.below(
+        DOMAIN, SERVER, (x509.SubjectAlternativeName([x509.UniformResourceIdentifier(DOMAIN)]), False)
+    ),
     "no names": ISSUING.below(DOMAIN, SERVER),
 }
 
