@@ -228,6 +228,8 @@ def test_a_part_that_proves_nothing_is_never_asked() -> None:
     assert (
         refused(filed(FIRST), replace(PAIRED, first_request=None), signer_of(moon, sun)).reason is Reason.POLICY_INVALID
     )
+    with denied_for(Reason.POLICY_INVALID):
+        signer_of(moon, sun).check_settings(PAIRED.settings)
 
 
 class Telling(OneStep):
