@@ -44,9 +44,10 @@ class ChainError(Exception):
 
 
 def check_readable(certificate: x509.Certificate) -> None:
-    """Read what is read later: key, names and extensions; raises one of ``X509_ERRORS``."""
+    """Read what is read later: key, names, extensions and validity; raises one of ``X509_ERRORS``."""
     certificate.public_key()
-    _ = (certificate.subject, certificate.issuer, certificate.extensions, certificate.not_valid_after_utc)
+    _ = (certificate.subject, certificate.issuer, certificate.extensions)
+    _ = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
 def extension(certificate: x509.Certificate, kind: type[_T]) -> _T | None:
@@ -147,6 +148,16 @@ class ChainVerifier:
             certificate.verify_directly_issued_by(issuer)
         except (InvalidSignature, *X509_ERRORS):
             raise ChainError(f"a certificate whose signature is not its issuer's: {describe(certificate)}") from None
+
+
+def leaf_problem(leaf: x509.Certificate) -> str | None:
+    """Say why a certificate is not an end entity's that is understood here (RFC 5280 §4.2); None where it is one."""
+    constraints = extension(leaf, x509.BasicConstraints)
+    if constraints is not None and constraints.ca:
+        return "a CA"
+    understood = (*_UNDERSTOOD, x509.SubjectAlternativeName)
+    unknown = [each.oid for each in leaf.extensions if each.critical and not isinstance(each.value, understood)]
+    return f"a certificate with the critical extension {unknown[0].dotted_string}" if unknown else None
 
 
 def chain_problem(

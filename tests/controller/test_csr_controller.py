@@ -41,7 +41,8 @@ class Scripted(Reconciler):
         self.ended: list[str] = []
         """UIDs of requests that are open no more."""
 
-    def settled(self, uid: str) -> None:
+    def settled(self, cluster: ClusterKey, uid: str) -> None:
+        del cluster
         self.ended.append(uid)
 
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
@@ -176,9 +177,9 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
 MAX_WAIT = 900.0
 
 
-def delay(budgets: RequestLimiter, uid: str, node: str = "node-0") -> float | None:
+def delay(budgets: RequestLimiter, uid: str, node: str = "node-0", cluster: str = "a") -> float | None:
     """Return how long a request has to wait: 0.0 where it is admitted, None for longer than it may."""
-    limited = budgets.admit("a token", node, uid, MAX_WAIT)
+    limited = budgets.admit(cluster, "a token", node, uid, MAX_WAIT)
     return 0.0 if limited is None else limited.delay
 
 
@@ -192,6 +193,16 @@ def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() ->
     clock[0] += 1 / REQUESTER_RATE
     assert delay(budgets, "late", "late") == 0.0
     assert delay(budgets, "late", "late") != 0.0
+
+
+def test_an_api_server_that_copies_a_uid_delays_no_request_of_another_cluster() -> None:
+    budgets = RequestLimiter(lambda: 50.0)
+    for number in range(NODE_BURST):
+        assert delay(budgets, f"u-{number}", cluster="hostile") == 0.0
+    assert delay(budgets, "copied", cluster="hostile") != 0.0
+    assert delay(budgets, "copied") == 0.0
+    budgets.forget("a", "copied")
+    assert delay(budgets, "copied", cluster="hostile") != 0.0
 
 
 def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> None:

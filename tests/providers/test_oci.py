@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from oci_world import OracleCloud, facts_for, issue, metadata_service, ocid, request_of, subject
-from worlds import PIN
+from worlds import PIN, denied_for
 
-from nodeattest_providers.errors import Denied, Unavailable
+from clouds.authority import Extension, constraint, named, purposes
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding
 from nodeattest_providers.oci.attestor import OciAttestor
@@ -36,8 +40,35 @@ def test_a_certificate_of_another_key_is_denied(cloud: OracleCloud, key: rsa.RSA
     made = issue(cloud.issuing, subject(ocid("a")), key.public_key())
     with pytest.raises(Denied, match="another key"):
         parse_identity_certificate(made.public_bytes(Encoding.DER))
-    with pytest.raises(Denied, match="cannot be read"):
-        parse_identity_certificate(made.public_bytes(Encoding.DER)[:-1])
+
+
+def test_a_certificate_that_can_be_read_in_part_only_is_denied(cloud: OracleCloud) -> None:
+    key = rsa.generate_private_key(65537, 2048).public_key()
+    issued = issue(cloud.issuing, subject(ocid("a")), key).public_bytes(Encoding.DER)
+    begin = datetime(2050, 1, 1, tzinfo=UTC)
+    late = cloud.issuing.issue(named("instance", *subject(ocid("a"))), key, begin=begin, end=begin + timedelta(days=1))
+    for spoilt in (
+        issued[:-1],
+        issued.replace(b"PKISVC Identity Intermediate", b"\xff" * 28),
+        late.public_bytes(Encoding.DER).replace(b"20500101000000Z", b"00000101000000Z"),
+    ):
+        with pytest.raises(Denied, match="cannot be read"):
+            parse_identity_certificate(spoilt)
+
+
+@pytest.mark.parametrize(
+    "extension", [constraint(0), (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b""), True)]
+)
+async def test_a_ca_or_a_certificate_with_an_unknown_critical_extension_is_no_instances(
+    cloud: OracleCloud, extension: Extension
+) -> None:
+    instance, begin = cloud.launch("a"), datetime.now(UTC) - timedelta(minutes=5)
+    usage, name = purposes(ExtendedKeyUsageOID.CLIENT_AUTH), named("instance", *subject(ocid("a")))
+    end = begin + timedelta(hours=1)
+    made = cloud.issuing.issue(name, instance.key.public_key(), usage, extension, begin=begin, end=end)
+    spoilt = replace(instance, certificate=made)
+    with denied_for(Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID):
+        await cloud.signer().verify_client_attestation_data(request_of(spoilt), facts_for(spoilt))
 
 
 # The node

@@ -348,3 +348,10 @@ def test_the_cache_holds_sixteen_policies_and_lets_go_of_the_one_that_was_not_as
     assert all(again is first for _, again in held)
     assert all(cache.get(settings) is policy for settings, (policy, _) in zip(others, held, strict=True))
     assert cache.get(idle) is not forgotten
+    refusals: list[Denied] = []
+    wrong: dict[str, JsonValue] = {"eventlog": "Require"}
+    for _ in range(2):
+        with pytest.raises(Denied) as denied:
+            cache.get(wrong)
+        refusals.append(denied.value)
+    assert refusals[0] is refusals[1]

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.certificate_chain import X509_ERRORS, check_readable
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, NodeName, Purpose
 from nodeattest_providers.keys import PublicKey
@@ -91,6 +91,8 @@ def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthor
             remedy = "an external CA cannot sign here: put the CA's key into the Secret"
             raise _unavailable(f"Secret {cluster}-ca has a certificate but no tls.key", remedy)
         certificates = x509.load_pem_x509_certificates(chain)
+        for certificate in certificates:
+            check_readable(certificate)
         pins = bundle_pins(certificates)
         # Proving an RSA key's primes takes 0.2 s for 4,096 bits and 40 s for 16,384; _check_rsa does what is needed.
         key = serialization.load_pem_private_key(key_pem, password=None, unsafe_skip_rsa_key_validation=True)
@@ -160,7 +162,7 @@ def sign_certificate(
     now = now.replace(microsecond=0)
     ca = authority.certificate
     begin = min(now, created) if created is not None else now
-    not_before = max(begin - BACKDATE, ca.not_valid_before_utc)
+    not_before = begin - BACKDATE if begin - ca.not_valid_before_utc > BACKDATE else ca.not_valid_before_utc
     from_now = now if server_time is None else min(now, server_time.replace(microsecond=0))
     not_after = min(from_now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
     _check_validity(ca, now)

@@ -23,6 +23,7 @@ from nodeattest_providers.certificate_chain import (
     chain_problem,
     check_readable,
     extension,
+    leaf_problem,
 )
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import Reason
@@ -109,13 +110,6 @@ def page_rules(checks: Checks, reason: Reason, remedy: str) -> Rules:
 
 TRUST_BUNDLE: Final = "platforms.azure.trustBundle"
 Authorities = tuple[x509.Certificate, ...]
-_UNDERSTOOD: Final = (
-    x509.BasicConstraints,
-    x509.CertificatePolicies,
-    x509.ExtendedKeyUsage,
-    x509.KeyUsage,
-    x509.SubjectAlternativeName,
-)
 
 
 def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
@@ -143,14 +137,11 @@ def signer_problem(
     signer: x509.Certificate, embedded: Sequence[x509.Certificate], authorities: Authorities, now: datetime
 ) -> str | None:
     """Say why a signer whose names can be read is no TLS server that an authority certified; None where it is one."""
-    constraints, purposes = extension(signer, x509.BasicConstraints), extension(signer, x509.ExtendedKeyUsage)
-    if constraints is not None and constraints.ca:
-        return "a CA"
+    problem, purposes = leaf_problem(signer), extension(signer, x509.ExtendedKeyUsage)
+    if problem is not None:
+        return problem
     if purposes is None or ExtendedKeyUsageOID.SERVER_AUTH not in purposes:
         return "a certificate that is not for TLS servers"
-    unknown = [each.oid for each in signer.extensions if each.critical and not isinstance(each.value, _UNDERSTOOD)]
-    if unknown:
-        return f"a certificate with the critical extension {unknown[0].dotted_string}"
     between = [each.public_bytes(Encoding.DER) for each in embedded if each != signer]
     return chain_problem(signer, between, authorities, now, ExtendedKeyUsageOID.SERVER_AUTH)
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from nodeattest_providers.canonical_json import Fields, encoded
-from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.certificate_chain import X509_ERRORS, check_readable
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonObject, length_prefix
@@ -98,13 +98,13 @@ def parse_identity_certificate(der: bytes) -> IdentityCertificate:
     """Read a certificate of type ``instance`` with an RSA key; anything else is ``Denied``."""
     try:
         certificate = x509.load_der_x509_certificate(der)
-        key, extensions = certificate.public_key(), certificate.extensions
+        check_readable(certificate)
+        key = certificate.public_key()
         units = [
             str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         ]
     except X509_ERRORS as error:
         raise _malformed(f"{len(der)} bytes that cannot be read ({type(error).__name__})") from None
-    del extensions  # read here, so that reading them later cannot fail
     named = [unit.partition(":") for unit in units]
     values = {name: value for name, _, value in named if name in _NAMES}
     if sorted(name for name, _, _ in named if name in _NAMES) != sorted(_NAMES):

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_providers.certificate_chain import chain_problem, extension
+from nodeattest_providers.certificate_chain import chain_problem, extension, leaf_problem
 from nodeattest_providers.checks import Checks, Rules, check_block, one_of
 from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import Reason
@@ -56,6 +56,8 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
 
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
+_MAX_PINS: Final = 8
+"""CAs of a cluster that are tried; a cluster has one, two while it rotates."""
 _OWN: Final = "let the instance that the provider ID names ask for itself"
 _ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.trustBundle (docs/providers/oci.md)"
 
@@ -99,7 +101,7 @@ class OciSigner(CheckedSigner):
         )
         self._check_issuer(checks, identity.certificate, evidence.intermediates, facts)
         # 3
-        messages = [protocol.message(request.binding(pin).digest) for pin in facts.cluster.pins]
+        messages = [protocol.message(request.binding(pin).digest) for pin in sorted(facts.cluster.pins)[:_MAX_PINS]]
         rules.require(
             any(_is_signed(identity, evidence.signature, each) for each in messages),
             "signed by the instance",
@@ -133,7 +135,9 @@ class OciSigner(CheckedSigner):
         rules = Rules(checks, "RFC 5280 §6.1", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID, _ADD_ROOTS)
         purposes = extension(certificate, x509.ExtendedKeyUsage)
         is_client = purposes is None or _CLIENT in purposes
-        rules.require(is_client, "extended key usage", "clientAuth, or none said", "others")
+        rules.require(is_client, "extended key usage", "clientAuth, or no extended key usage", "others")
+        problem = leaf_problem(certificate)
+        rules.require(problem is None, "end entity", "an instance's certificate, with known extensions", problem or "")
         problem = chain_problem(certificate, intermediates, self._roots, facts.verified_at, _CLIENT)
         rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
 

@@ -232,7 +232,7 @@ class CSRRunner:
         """Keep nothing of a request that is open no more: each join leaves one that was denied here."""
         self._queue.drop((self._key, name))
         self._waiting.pop(name, None)
-        self._controller.reconciler.settled(uid)
+        self._controller.reconciler.settled(self._key, uid)
 
     def _enqueue(self, name: str) -> None:
         self._queue.add((self._key, name))

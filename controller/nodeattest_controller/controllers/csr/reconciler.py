@@ -121,7 +121,7 @@ class Reconciler:
         csr = workload.requests.get(name)
         stored = workload.summarize(csr) if csr else None
         if csr is None or stored is None or not stored.is_open:
-            self.settled(stored.uid if stored else "")
+            self.settled(workload.key, stored.uid if stored else "")
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
@@ -134,9 +134,9 @@ class Reconciler:
             self._warn(task, Reason.API_UNAVAILABLE, f"CSR {printable(stored.name)}: {_REFUSED.format(refused)}")
             raise
 
-    def settled(self, uid: str) -> None:
+    def settled(self, cluster: ClusterKey, uid: str) -> None:
         """Forget a request that is decided or gone."""
-        self._limiter.forget(uid)
+        self._limiter.forget(cluster, uid)
 
     async def _attempt(self, task: Task) -> _End:
         """Approve what passes every check, and sign it where it is ours to sign."""
@@ -159,7 +159,7 @@ class Reconciler:
         approval = await self._issuer.evaluate(task.source, request, stored.state)
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
         await self._issuer.issue(task.workload, task.csr, stored, approval)
-        self.settled(stored.uid)
+        self.settled(task.workload.key, stored.uid)
         return DONE
 
     async def _attempt_kubelets(self, task: Task) -> _End:
@@ -178,7 +178,7 @@ class Reconciler:
             return limited
         if self._approves_kubelets(task.workload.key):
             await self._issuer.approve_kubelets(task.source, csr)
-        self.settled(task.stored.uid)
+        self.settled(task.workload.key, task.stored.uid)
         return DONE
 
     def _approves_kubelets(self, key: ClusterKey) -> bool:
@@ -210,7 +210,7 @@ class Reconciler:
         if task.stored.state is not RequestState.PENDING:
             return None
         node_name = task.request.csr.node_name if task.request is not None else task.username
-        return self._limiter.admit((task.workload.key, task.username), node_name, task.stored.uid, self._left(task))
+        return self._limiter.admit(task.workload.key, task.username, node_name, task.stored.uid, self._left(task))
 
     def _left(self, task: Task) -> float:
         """Return the seconds that a request may still wait."""
@@ -277,7 +277,7 @@ class Reconciler:
         Under Audit kubelet's own request is left to its present approver, and what Enforce would deny is reported.
         """
         workload, csr, stored = task.workload, task.csr, task.stored
-        self.settled(stored.uid)
+        self.settled(workload.key, stored.uid)
         policy = self._policy(workload.key) if stored.is_kubelets else None
         if policy is not None and not policy.enforce:
             self._count(task, "ignore", denied.reason)
@@ -335,7 +335,7 @@ class Reconciler:
         """Read anew what a write conflicted with, and requeue; raises NotFound of what should be there."""
         live = await task.workload.read_request(task.stored.name)
         if live is None or text(live, "metadata", "uid") != task.stored.uid:
-            self.settled(task.stored.uid)
+            self.settled(task.workload.key, task.stored.uid)
             return DONE
         if isinstance(error, AttestationConflict):
             self._metrics.attestation_conflict()

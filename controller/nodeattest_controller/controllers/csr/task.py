@@ -7,7 +7,7 @@ If it would come too late, none is made. Limits delay, they do not deny (docs/de
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,8 +35,8 @@ NODE_BURST, NODE_RATE = 30, 0.2
 late; and then no more than a cloud's API takes for one machine."""
 ANNOTATION_BURST, ANNOTATION_RATE = 20, 1.0
 """Requests of one requester that get an annotation about their wait; each is a write."""
-_REMEMBERED: Final = 20_000
-"""Requests whose reservations are kept; one that is forgotten asks again."""
+_REMEMBERED: Final = 5_000
+"""Requests of a cluster whose reservations are kept; one that is forgotten asks again."""
 
 
 @dataclass(slots=True)
@@ -109,19 +109,25 @@ class _Reservations:
         self.detail = f"more than {per_second:g} requests a second for {whose}"
         self._limiter = RateLimiter(burst=burst, per_second=per_second, clock=clock)
         self._clock = clock
-        self.due: OrderedDict[str, float] = OrderedDict()
-        """By the request's UID."""
+        self.due: defaultdict[Hashable, OrderedDict[str, float]] = defaultdict(OrderedDict)
+        """By cluster and the request's UID: an API server chooses the UIDs of its own requests only."""
 
-    def delay(self, key: Hashable, uid: str, max_wait: float) -> float | None:
+    def delay(self, key: Hashable, cluster: Hashable, uid: str, max_wait: float) -> float | None:
         """Return how many seconds a request has to wait; None where that is longer than ``max_wait``."""
-        if uid not in self.due:
+        due = self.due[cluster]
+        if uid not in due:
             delay = self._limiter.reserve(key, max_wait)
             if delay is None:
                 return None
-            self.due[uid] = self._clock() + delay
-            if len(self.due) > _REMEMBERED:
-                self.due.popitem(last=False)
-        return max(0.0, self.due[uid] - self._clock())
+            due[uid] = self._clock() + delay
+            if len(due) > _REMEMBERED:
+                due.popitem(last=False)
+        return max(0.0, due[uid] - self._clock())
+
+    def forget(self, cluster: Hashable, uid: str) -> None:
+        self.due[cluster].pop(uid, None)
+        if not self.due[cluster]:
+            del self.due[cluster]
 
 
 class RequestLimiter:
@@ -132,20 +138,21 @@ class RequestLimiter:
         self._requesters = _Reservations("all nodes", REQUESTER_BURST, REQUESTER_RATE, clock)
         self._annotations = RateLimiter(burst=ANNOTATION_BURST, per_second=ANNOTATION_RATE, clock=clock)
 
-    def admit(self, requester: Hashable, node_name: str, uid: str, max_wait: float) -> RateLimited | None:
+    def admit(self, cluster: Hashable, username: str, node_name: str, uid: str, max_wait: float) -> RateLimited | None:
         """Count one evaluation; None lets it begin.
 
-        ``requester``: a cluster and its user. ``max_wait``: seconds that the request may still wait. The node name's
-        limit comes first: requests for one node that wait take nothing from other nodes on the same token.
+        ``max_wait``: seconds that the request may still wait. The node name's limit comes first: requests for one node
+        that wait take nothing from other nodes on the same token.
         """
+        requester = (cluster, username)
         for limit, limited in ((self._nodes, (requester, node_name)), (self._requesters, requester)):
-            delay = limit.delay(limited, uid, max(0.0, max_wait))
+            delay = limit.delay(limited, cluster, uid, max(0.0, max_wait))
             if delay != 0.0:
                 return RateLimited(limit.detail, delay, annotate=self._annotations.take(requester))
-        self.forget(uid)
+        self.forget(cluster, uid)
         return None
 
-    def forget(self, uid: str) -> None:
+    def forget(self, cluster: Hashable, uid: str) -> None:
         """Drop the reservations of a request that was evaluated or is settled."""
-        self._nodes.due.pop(uid, None)
-        self._requesters.due.pop(uid, None)
+        self._nodes.forget(cluster, uid)
+        self._requesters.forget(cluster, uid)
