@@ -29,8 +29,8 @@ BUDGET: Final = {
 }
 """Lines of Python that each group of folders is to have at most."""
 LIMITS: Final = {
-    "lines outside of tests": 62_400,  # on the way to 59,000: lower it with each deletion
-    "lines of tests": 66_600,  # on the way to 60,000
+    "lines outside of tests": 62_300,  # on the way to 59,000: lower it with each deletion
+    "lines of tests": 67_000,  # on the way to 60,000
     "lines of the longest function": 60,
     "sleeps in tests": 3,
 }

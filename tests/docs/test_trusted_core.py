@@ -75,12 +75,14 @@ def lines(path: Path) -> int:
 
 
 def table() -> str:
-    """Return the table of files. It has no counts: these would change with every commit."""
-    rows = ["| part | files |", "|---|---|"]
+    """Return the table of files with their lines."""
+    rows, total = ["| part | files | lines |", "|---|---|---|"], 0
     for name, patterns in GROUPS:
-        links = ", ".join(f"[{path.stem}](../{path.relative_to(TREE)})" for path in files(patterns))
-        rows.append(f"| {name} | {links} |")
-    return "\n".join(rows)
+        found = files(patterns)
+        links = ", ".join(f"[{path.stem}](../{path.relative_to(TREE)}) {lines(path)}" for path in found)
+        total += (count := sum(map(lines, found)))
+        rows.append(f"| {name} | {links} | {count:,} |")
+    return "\n".join([*rows, f"| all | | {total:,} |"])
 
 
 def renewed(page: str) -> str:
