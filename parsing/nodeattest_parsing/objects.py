@@ -84,7 +84,7 @@ def condition(conditions: Sequence[Mapping[str, JsonValue]], kind: str) -> Mappi
 
 
 def moment(value: str) -> datetime | None:
-    """Read an RFC 3339 time as the API server writes it; None when it is none."""
+    """Read an RFC 3339 time as the API server writes it; None if the text is not such a time."""
     found = try_parse_rfc3339(value)
     return None if found in _CALENDAR_ENDS else found
 

@@ -12,7 +12,7 @@ from nodeattest_parsing.values import ParseError
 
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
-"""``+`` and ``/`` become ``!``, which is no base64."""
+"""``+`` and ``/`` become ``!``, which is not in the alphabet, so that decoding fails."""
 
 
 def encode_base64(data: bytes) -> str:

@@ -110,7 +110,7 @@ def parse_rfc3339(text: str) -> datetime:
     if offset_hours > _MAX_OFFSET_HOURS or offset_minutes > _MAX_OFFSET_MINUTES:
         raise ParseError(_EXPECTED, "an offset of more than a day")
     try:
-        # Go's year 0 is none of Python's; a leap year, too.
+        # Python has no year 0: check the date in year 4, which is a leap year as well.
         local = datetime(year or 4, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         raise ParseError(_EXPECTED, "a time that no calendar has") from None

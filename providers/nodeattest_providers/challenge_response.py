@@ -2,7 +2,7 @@
 
 Everything between the rounds is derived again from immutable fields (UID, creation time, spec), so no state is kept and
 any replica can finish what another began.
-Source: docs/wire-format.md, "Two steps", §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
+Source: docs/wire-format.md, "Two steps", §3 (steps 10, 11), §4.4 to §4.7.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def check_first_request(checks: Checks, request: NodeRequest, facts: Facts, ref:
     """Link the second request to the live first one that it names, and return that.
 
     1. The first request exists, under the claimed name and UID.
-    2. The same requester (username and groups; ``uid`` and ``extra`` change with the credential, §4.17) asked the
+    2. The same requester (username and groups; ``uid`` and ``extra`` change with the credential) asked the
        same signer, with the same evidence provider and version.
-    3. Both carry the same PKCS#10 bytes, hence the same key, subject and provider ID (§4.11).
+    3. Both carry the same PKCS#10 bytes, hence the same key, subject and provider ID (§4.5).
     4. The answer is fresh: created at most ``CHALLENGE_TTL`` after the first and not before it but for ``CLOCK_SKEW``.
     """
     from nodeattest_providers.checks import Rules

@@ -21,7 +21,7 @@ LABEL_DATA: Final = "KUBELET AUTHENTICATOR ATTESTATION DATA"
 LABELS: Final = (LABEL_CSR, LABEL_PROVIDER, LABEL_DATA)
 
 MAX_SIZE: Final = 256 * 1024
-"""Bytes of the whole envelope: an event log of a server fits, etcd's 1.5 MiB for one object are far."""
+"""Bytes of the whole envelope: enough for a server's event log, and well below etcd's limit of 1.5 MiB."""
 
 _OTHER_LABEL: Final = b"-----BEGIN ATTESTATION DATA-----"
 """The proposal's example spells the third label so; its table, which is normative, does not."""

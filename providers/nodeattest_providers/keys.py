@@ -40,7 +40,7 @@ _REMEDY: Final = "make an ECDSA P-256 key and sign the request with SHA-256"
 
 
 def check_public_key(spki: bytes) -> None:
-    """Refuse every SubjectPublicKeyInfo but those of the closed list; ``Denied`` in time that its size cannot raise."""
+    """Accept the kinds of SubjectPublicKeyInfo on a closed list only; ``Denied`` in time independent of its size."""
     if any(spki.startswith(prefix) and len(spki) == size for prefix, size in _EC_KEYS.items()):
         return
     modulus, exponent = _rsa_numbers(spki)

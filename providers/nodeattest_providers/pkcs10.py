@@ -1,6 +1,6 @@
 """A node's certificate request: made on the node, read in the controller into a closed record, or ``Denied``.
 
-What passes has nothing that another parser could read otherwise or that nobody reads. No list is read beyond its bound.
+An accepted request holds nothing ambiguous and nothing that is ignored. No list is read beyond its bound.
 Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; kubernetes pkg/apis/certificates/helpers.go, made
 stricter; where Go's crypto/x509 and cryptography differ.
 """

@@ -139,7 +139,7 @@ class AttestedNode:
     provider: ProviderName
     provider_id: ProviderID
     proven_node_name: NodeName | None = None
-    """A node name that the provider itself proves (EC2 private DNS name); most prove none."""
+    """A node name that the provider itself proves, such as EC2's private DNS name."""
     proven_machine_name: MachineName | None = None
     """``metadata.name`` of the Machine, if the evidence proves it. It never chooses a Machine: if the provider ID names
     another one, the request is denied."""

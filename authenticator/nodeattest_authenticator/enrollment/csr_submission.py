@@ -4,7 +4,7 @@ A request is created at most once under its name, even if replies are lost. If a
 bytes, signer or requester), another name is used. Nothing waits beyond the deadline. A refusal that a new request may
 cure raises ``RestartError``.
 Source: kubelet's deterministic CSR names (kubernetes pkg/kubelet/certificate/bootstrap); docs/wire-format.md §3
-(step 7), §4 (12, 14).
+(step 7), §4.5, §4.6.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ node created, because otherwise the node would decrypt for others. If the contro
 evidence, the next request has the newest common version (``next_version``). If it assigns a provider ID, the next
 request has that ID; a denial discards it together with the pending request.
 Out of scope: storing the credential, discarding the pending request afterwards, and backing off after failures.
-Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
+Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4.5, §4.6.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One object a machine, keyed by cluster and provider ID. It is written by compare-and-swap *before* the certificate
 reaches the CSR: the first writer wins, and the same key that asks again gets the same bytes. No key is forgotten while
 a certificate for it is valid, not even by an operator's reset, and none gets a second certificate.
-Source: docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount).
+Source: docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.1 (TPM2_Clear zeroes resetCount).
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def sign_certificate(
     not_after = min(from_now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
     _check_validity(ca, now)
     earliest = not_before if created is None else max(not_before, created)
-    if not_after <= earliest:  # also where a clock is behind: no certificate is over before it is there
+    if not_after <= earliest:  # also if a clock is behind: no certificate expires before it begins
         raise _unavailable(
             f"expected a lifetime that ends after {rfc3339(earliest)}, got one that ends {rfc3339(not_after)}",
             "set the clock of the controller's machine, and of the workload cluster's API server",

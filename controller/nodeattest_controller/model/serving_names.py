@@ -63,7 +63,7 @@ class ClusterNetwork:
 
 
 def network_of(cluster: JsonObject) -> ClusterNetwork:
-    """Read a Cluster object; what is malformed there protects nothing and harms nothing."""
+    """Read a Cluster object; malformed fields are ignored."""
     network = mapping(cluster, "spec", "clusterNetwork")
     written = strings(network, "services", "cidrBlocks")
     blocks = tuple(block for each in written if (block := _block(each)) is not None)

@@ -103,7 +103,7 @@ class CompositeSigner(CheckedSigner):
             _check_secure(part, signer)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Hold the parts on record to the settings, each by its own provider; raises Denied.
+        """Check the recorded parts against the policy, each by its own provider; raises Denied.
 
         1. An alternative counts whose parts all left a pin; a part of others may leave none. None counts: refused.
         2. What one of these parts refuses, its alternative does. All refuse: refused.

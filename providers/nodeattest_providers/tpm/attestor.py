@@ -177,7 +177,7 @@ def _own_challenge(binding: Binding, published: PublishedChallenge) -> protocol.
 def _consistent_quote(
     opened: _Opened, challenge: protocol.Challenge, extra_data: bytes
 ) -> tuple[bytes, bytes, tuple[bytes, ...]]:
-    """Quote and read the PCRs so that both show the same state (TPM protocol §4.16)."""
+    """Quote and read the PCRs so that both show the same state (TPM protocol §4.4)."""
     for _ in range(_QUOTE_ATTEMPTS):
         pcrs = opened.device.read_pcrs(challenge.pcrs)
         quote, signature = opened.device.quote(opened.ak, challenge.pcrs, extra_data)

@@ -2,7 +2,7 @@
 
 A replay uses order, PCR numbers and digests, EV_NO_ACTION and the locality of PCR 0's start: a lie about either gives
 another replay than the TPM's. Source: TCG TPM 2.0 Library, Part 1 §11.4, §36.3, Part 3 §18.4; TCG PC Client Platform
-Firmware Profile 1.05, §10; TCG Algorithm Registry; docs/wire-format.md §3 (step 12), §4 (2, 4, 5).
+Firmware Profile 1.05, §10; TCG Algorithm Registry; docs/wire-format.md §3 (step 12), §4.1, §4.2.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
         clock=quote.clock,
         reset_count=quote.reset_count,
         restart_count=quote.restart_count,
-        safe=quote.safe,  # recorded, not required: it is 0 after every power loss (§4.4)
+        safe=quote.safe,  # recorded, not required: it is 0 after every power loss (§4.1)
         pcr_digest=quote.pcr_digest.hex(),
         bank=policy.selection.bank.name.lower(),
         pcrs={pcr: value.hex() for pcr, value in zip(policy.selection.pcrs, values, strict=True)},
@@ -96,7 +96,7 @@ def _boot_rules(checks: Checks) -> Rules:
 def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
     """Check that the quote is newer than the newest that the ledger saw.
 
-    1. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§4.5).
+    1. resetCount never falls; only TPM2_Clear zeroes it, and then an operator resets the ledger entry (§4.1).
     2. Within one resetCount the clock is strictly newer.
     3. But for the very quote that the ledger holds, where the ledger says that this answer is written down already
        (§4.2): a retry, or a copy of the request that was handled first.
@@ -208,7 +208,7 @@ def _sha1_event(reader: Reader) -> Event:
 
 
 def _agile_event(reader: Reader, sizes: Mapping[int, int], *, is_first: bool) -> Event:
-    """Read TCG_PCR_EVENT2: a digest of each of the log's algorithms, each once, so that no bank has its own story.
+    """Read TCG_PCR_EVENT2: a digest of each of the log's algorithms, each once, so that no bank omits an event.
 
     The header may list algorithms whose banks are off; which are on, the first event says for all.
     """

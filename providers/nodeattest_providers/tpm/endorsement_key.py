@@ -1,7 +1,7 @@
 """Endorsement keys: of a TCG template, bound to this Machine, and certified where the policy relies on certificates.
 
 The first source of trust that says something about the Machine or the key decides.
-Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, §3.2, Annex B; RFC 5280 §4.2.1, §6.1.
+Source: docs/wire-format.md §3 (step 4), "The keys"; TCG EK Credential Profile 2.5, §3.2, Annex B; RFC 5280 §6.1.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _check_binding(
     2. The policy's allow-list: an entry of this machine decides; a key listed for another machine only is refused.
     3. An annotation on the Machine names the key, and the key's certificate chains to a configured authority.
     4. Trust on first use, where the policy says so: the ledger pins the key already, or its certificate chains to a
-       configured authority. Who asks by a node's certificate has been before: it is no first use, unless an operator
+       configured authority. A requester with a node's certificate has joined before: no first use, unless an operator
        has opened the machine on record. Else a thief of that certificate would choose the machine's TPM.
     5. A certificate chain alone is refused: it proves a genuine TPM, not whose.
     """

@@ -173,7 +173,7 @@ def check_attestation_key(checks: Checks, ak: PublicArea, ek: PublicArea) -> Non
 
 
 def qualified_name(ak: PublicArea) -> bytes:
-    """Compute the Qualified Name of a primary key of the endorsement hierarchy (§4.7).
+    """Compute the Qualified Name of a primary key of the endorsement hierarchy (§4.3).
 
     Keys of the owner hierarchy, whose resetCount the TPM obfuscates, have another.
     """

@@ -1,7 +1,7 @@
 """What attestor and verifier of ``tpm`` exchange: evidence, challenge, and the proof's formulas.
 
 What only the controller uses of ``cryptography``, to make a credential, is imported there.
-Source: docs/wire-format.md, "tpm/v1", §4.9; TCG TPM 2.0 Library, Part 1 §24, §11.4.10, Annex B.10.4, Annex C.6.3; Part
+Source: docs/wire-format.md, "tpm/v1", §4.4; TCG TPM 2.0 Library, Part 1 §24, §11.4.10, Annex B.10.4, Annex C.6.3; Part
 2 §12.4.3; vectors in tests/vectors/tpm.json.
 """
 
@@ -169,7 +169,7 @@ class Challenge:
             blob=self.blob,
             secret=self.secret,
             pcrs=pcrs,
-            log=True if self.log else None,  # else absent, so that agents that know no logs are asked as ever
+            log=True if self.log else None,  # else absent: agents that know no logs still understand it
         )
         return canonical_json.dumps(data).decode()
 

@@ -56,7 +56,7 @@ class Curve(IntEnum):
 
 _HASHES: Final = {Alg.SHA256: "sha256", Alg.SHA384: "sha384", Alg.SHA512: "sha512"}
 BANK_ALGORITHMS: Final = {name: alg for alg, name in _HASHES.items()}
-"""PCR banks by name; SHA-1 is none of them: nobody may choose it."""
+"""PCR banks by name. SHA-1 is left out on purpose."""
 
 
 def digest(alg: Alg, data: bytes) -> bytes:

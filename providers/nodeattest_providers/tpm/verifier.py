@@ -140,7 +140,7 @@ class TpmProtocolSigner(CheckedSigner):
         2. That request's claims still hold: what was trusted then may have been withdrawn since (§3, step 10).
         3. The quote is one, and well-formed (§3, step 11).
         4. M and X belong to the challenge derived again, for one of the cluster's CAs (§3, step 11).
-        5. The signer is a primary key of the endorsement hierarchy, this attestation key (§4.7).
+        5. The signer is a primary key of the endorsement hierarchy, this attestation key (§4.3).
         6. The attestation key signed the quote.
         7. The quoted boot state is allowed (§3, step 12).
         8. The event log explains it, where the policy wants one (§3, step 12).
@@ -181,7 +181,7 @@ class TpmProtocolSigner(CheckedSigner):
 def _check_claims(checks: Checks, evidence: protocol.FirstEvidence, facts: Facts, trust: EndorsementTrust) -> _Keys:
     """Check what the first request claims; nothing is proved by it yet.
 
-    1. The endorsement key has exactly one of TCG's templates (§4.10).
+    1. The endorsement key has exactly one of TCG's templates ("The keys").
     2. The attestation key signs nothing but what its TPM made, and carries our mark (§2).
     3. Both are those that the ledger pins for this machine, if it pins any.
     4. The endorsement key is this Machine's (§3, step 4).
@@ -211,7 +211,7 @@ def _check_quote(
 ) -> Quote:
     """Check steps 3 to 6 of the second request, and return the quote.
 
-    4a. M or X is one of these: else the challenge is not ours, or its master key is gone (restartable, §4.14).
+    4a. M or X is one of these: else the challenge is not ours, or its master key is gone (restartable, §4.6).
     4b. M is right: the TPM decrypted the secret. 4c. X is right: the quote is over this CSR. Both for one pair of
     master key and CA.
     """
@@ -229,7 +229,7 @@ def _check_quote(
     rules.require(any(m for m, _ in compared), "activated secret", expected, got)
     rules.require((True, True) in compared, "quote binding", expected, got, reason=Reason.QUOTE_NOT_BOUND)
     # 5
-    key_rules = Rules(checks, "TPM protocol §4.7", Reason.ATTESTATION_KEY_NOT_ALLOWED, _OWN_KEY)
+    key_rules = Rules(checks, "TPM protocol §4.3", Reason.ATTESTATION_KEY_NOT_ALLOWED, _OWN_KEY)
     is_own = hmac.compare_digest(quote.qualified_signer, qualified_name(ak))
     expected = "this attestation key, as a primary key of the endorsement hierarchy"
     key_rules.require(is_own, "qualified signer", expected, quote.qualified_signer.hex())

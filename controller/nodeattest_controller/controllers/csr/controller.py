@@ -168,7 +168,7 @@ class CSRRunner:
             except ApiError as error:
                 level = logging.DEBUG if self.workload.client.has_reported(error) else logging.WARNING
                 more = fields(cluster=self._key, error=str(error), delay=BINDING_RETRY)
-                _LOG.log(level, "cannot see to it that bootstrap tokens may file requests", extra=more)
+                _LOG.log(level, "cannot create the binding that lets bootstrap tokens file requests", extra=more)
                 await asyncio.sleep(BINDING_RETRY)
             else:
                 return

@@ -2,7 +2,7 @@
 
 A requester (a bootstrap token, or a node that renews) and each node name that it asks for have a limit. A request over
 a limit gets a reservation, in the order of asking, which is kept until it is used, so an early wake-up costs nothing.
-If it would come too late, none is made. Limits delay, they do not deny (docs/decisions.md).
+If it would come too late, none is made: the request waits until its time is over (docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every error of the TPM becomes ``Unavailable`` with what to do about it. ``close`` flushes every key that was created.
 Nothing is written to the TPM.
-Source: TCG TPM 2.0 Library, Part 3; TCG TPM v2.0 Provisioning Guidance 1.0, §7.8; docs/wire-format.md §4 (6, 16).
+Source: TCG TPM 2.0 Library, Part 3; TCG TPM v2.0 Provisioning Guidance 1.0, §7.8; docs/wire-format.md §4.4.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Device:
                 refused = error.code
             else:
                 return answer.sized("certInfo", MAX_RESPONSE)
-        # Which error comes depends on what is wrong (TPM protocol §4.6); all of them say that this is not for us.
+        # Which error comes depends on what is wrong; all of them say that this is not for us.
         raise Denied(
             Reason.CHALLENGE_UNKNOWN,
             expected="a challenge for this TPM's keys",
