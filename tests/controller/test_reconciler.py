@@ -185,6 +185,17 @@ async def test_a_certified_key_gets_no_certificate_for_another_of_its_machines_n
     assert (world.condition("Denied"), world.condition("Denied", "r-2")) == ("", Reason.KEY_REUSED)
 
 
+@pytest.mark.parametrize("wrong", [{"provider_id": "metal://rack-1/2"}, {"provider": "challenge"}])
+async def test_evidence_of_another_machine_or_provider_is_denied(pki: ClusterPki, wrong: dict[str, str]) -> None:
+    verifier = OneRound()
+    verifier.wrong = dict(wrong)
+    async with World(pki, verifier).running() as world:
+        world.file()
+        await world.settle()
+        assert await world.reconcile() == DONE
+        assert world.condition("Denied") == Reason.EVIDENCE_FOR_OTHER_MACHINE
+
+
 class ProvesWhoAsks(OneRound):
     """Two machines are both found sound, with one TPM or each with its own."""
 
@@ -192,7 +203,7 @@ class ProvesWhoAsks(OneRound):
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         found, asks = await super().verify_client_attestation_data(request, facts), request.csr.provider_id
-        return replace(found, provider_id=asks, fingerprints=found.fingerprints if self.has_one_tpm else {"ek": asks})
+        return replace(found, fingerprints=found.fingerprints if self.has_one_tpm else {"ek": asks})
 
 
 @pytest.mark.parametrize(

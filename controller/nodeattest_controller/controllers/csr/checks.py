@@ -68,15 +68,19 @@ async def proven_node_name(facts: CSRFacts) -> None:
 
 @declare("the Machine as proven", "identity rule 7")
 async def proven_machine(facts: CSRFacts) -> None:
-    """The Machine that the evidence proves, if it proves one, is the one that the provider ID names."""
-    proven = (await facts.verifier()).machine_name(facts.request, await facts.attested())
-    machine = await facts.machine()
-    if proven is None or (proven == machine.name and not machine.is_pool_instance):
+    """The evidence proves the requested provider ID by the request's provider, and no Machine of another name."""
+    attested, machine = await facts.attested(), await facts.machine()
+    proven = (await facts.verifier()).machine_name(facts.request, attested)
+    if (attested.provider, attested.provider_id) != (facts.request.evidence.provider, machine.provider_id):
+        got = f"evidence of provider {attested.provider} for provider ID {printable(attested.provider_id)}"
+    elif proven is not None and (proven != machine.name or machine.is_pool_instance):
+        got = f"evidence of Machine {printable(proven)}"
+    else:
         return
     raise Denied(
         Reason.EVIDENCE_FOR_OTHER_MACHINE,
         expected=f"evidence of {machine.kind} {machine.name}, which has provider ID {machine.provider_id}",
-        got=f"evidence of Machine {printable(proven)}",
+        got=got,
         remedy="let each machine attest itself, and correct the provider ID of whichever Machine has the wrong one",
     )
 
