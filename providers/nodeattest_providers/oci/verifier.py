@@ -136,9 +136,9 @@ class OciSigner(CheckedSigner):
         purposes = extension(certificate, x509.ExtendedKeyUsage)
         is_client = purposes is None or _CLIENT in purposes
         rules.require(is_client, "extended key usage", "clientAuth, or no extended key usage", "others")
-        problem = leaf_problem(certificate)
-        rules.require(problem is None, "end entity", "an instance's certificate, with known extensions", problem or "")
-        problem = chain_problem(certificate, intermediates, self._roots, facts.verified_at, _CLIENT)
+        problem = leaf_problem(certificate) or chain_problem(
+            certificate, intermediates, self._roots, facts.verified_at, _CLIENT
+        )
         rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
 
 
