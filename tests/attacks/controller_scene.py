@@ -263,7 +263,7 @@ class ByKey(OneRound):
         try:
             await TpmSigner().verify_client_attestation_data(first, known)
         except ChallengeRequired:
-            return attested()
+            return replace(attested(), provider_id=request.csr.provider_id)
         raise AssertionError("a first request never attests a node")
 
 
