@@ -199,6 +199,7 @@ SIGNED = sign(sts_request("us-east-1", ANSWER_BINDING), RoleSession(), T1)
     [
         {"date": "20260301T250000Z"},
         {"date": "2026-03-01"},
+        {"date": "20300101" + SIGNED.date[8:]},
         {"security_token": "x"},
         {"security_token": "x" * 16 + "\r\nhost: evil"},
         {"authorization": "Bearer x"},

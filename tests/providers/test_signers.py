@@ -217,9 +217,12 @@ def test_a_signature_is_valid_by_the_keys_own_scheme_only() -> None:
     assert not signature_is_valid(ak, made, b"another message")
 
 
-def test_an_endorsement_key_is_of_a_kind_that_a_template_makes() -> None:
+@pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP521R1()), rsa.generate_private_key(3, 2048)])
+def test_an_endorsement_key_is_of_a_kind_that_a_template_makes(
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey,
+) -> None:
     with pytest.raises(ValueError, match="RSA 2048"):
-        check_key_type(ec.generate_private_key(ec.SECP521R1()).public_key())
+        check_key_type(key.public_key())
 
 
 def test_a_credential_is_no_longer_than_a_digest_and_its_key_encrypts() -> None:
