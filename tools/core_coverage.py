@@ -28,7 +28,12 @@ def main(arguments: list[str]) -> int:
         lines += ["[report]", "show_missing = true", "skip_covered = true", "fail_under = 100", "precision = 2"]
         configuration.write_text("\n".join(lines), encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not conformance", *arguments]
-        command += ["--cov", f"--cov-config={configuration}", *(f"tests/{path}" for path in TESTS)]
+        command += [
+            "--hypothesis-seed=0",
+            "--cov",
+            f"--cov-config={configuration}",
+            *(f"tests/{path}" for path in TESTS),
+        ]
         return subprocess.run(command, cwd=TREE, check=False).returncode
 
 
