@@ -289,12 +289,12 @@ def _docstrings(owner: type) -> dict[str, str]:
     module = ast.parse(Path(inspect.getfile(owner)).read_text(encoding="utf-8"))
     [body] = [node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__]
     found: dict[str, str] = {}
+    off = ", ".join(f"`{each}`" for each in OFF_BY_DEFAULT)
     for statement, after in pairwise(body):
         match statement, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 meaning = re.sub(r"(; |^|\. )None(:| means)", r"\1absent\2", text.replace("``", "`"))
                 meaning = meaning.replace(". absent", ". Absent")
-                off = ", ".join(f"`{name}`" for name in OFF_BY_DEFAULT)
                 found[name] = cell(meaning.replace("those of `OFF_BY_DEFAULT`", off))
             case _:
                 pass

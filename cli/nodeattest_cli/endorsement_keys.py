@@ -74,7 +74,7 @@ def import_keys(*, path: str, policy: str | None, namespace: str) -> int:
         raise UserError(f"--policy: {problem}")
     if entries:
         spec: JsonObject = {"tpm": {"endorsementKeys": [*entries]}}
-        objects.append(_object(_OWN_VERSION, "NodeAttestationPolicy", namespace, policy or "", {"spec": spec}))
+        objects.append(_object("NodeAttestationPolicy", namespace, policy or "", spec=spec))
     print_exactly(yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True))
     return ExitCode.DONE
 
@@ -103,14 +103,14 @@ def _rows(text: str, name: str) -> Sequence[Mapping[str, str]]:
     """Return the rows by column. Raises UserError."""
     text = text.removeprefix("\ufeff")
     try:
+        header: set[str] = set()
         if text.lstrip().startswith("["):
             found = _json_rows(text, name)
-            header = {column for row in found for column in row}
         else:
             reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restval="", restkey="")
-            header = set(reader.fieldnames or ())
             found = [{column: str(value) for column, value in row.items()} for row in reader]
-            header |= {column for row in found for column in row}
+            header.update(reader.fieldnames or ())  # a file without rows has them, too
+        header.update(column for row in found for column in row)
     except (csv.Error, ParseError) as error:
         raise UserError(f"{name}: expected CSV or JSON, got {error}") from None
     unknown = sorted(header - set(COLUMNS))
@@ -159,10 +159,8 @@ def _machine(row: Mapping[str, str]) -> str:
 def _host(host: str, fingerprint: str) -> JsonObject:
     kind, namespace, name = host.split("/")
     if kind == "MachineRecord":
-        return _object(_OWN_VERSION, kind, namespace, name, {"spec": {"endorsementKeyHash": fingerprint}})
-    made = _object(HOST_KINDS[kind], kind, namespace, name, {})
-    metadata: JsonObject = {"namespace": namespace, "name": name}
-    return {**made, "metadata": {**metadata, "annotations": {ANNOTATION_TPM_ENDORSEMENT_KEY: fingerprint}}}
+        return _object(kind, namespace, name, spec={"endorsementKeyHash": fingerprint})
+    return _object(kind, namespace, name, annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: fingerprint})
 
 
 def _entry(row: Mapping[str, str], fingerprint: str) -> JsonObject:
@@ -173,5 +171,11 @@ def _entry(row: Mapping[str, str], fingerprint: str) -> JsonObject:
     return entry | {column: row[column] for column in ("nodeName", "description") if row.get(column)}
 
 
-def _object(version: str, kind: str, namespace: str, name: str, rest: JsonObject) -> JsonObject:
-    return {"apiVersion": version, "kind": kind, "metadata": {"namespace": namespace, "name": name}, **rest}
+def _object(
+    kind: str, namespace: str, name: str, *, spec: JsonObject | None = None, annotations: JsonObject | None = None
+) -> JsonObject:
+    metadata: JsonObject = {"namespace": namespace, "name": name}
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    made: JsonObject = {"apiVersion": HOST_KINDS.get(kind, _OWN_VERSION), "kind": kind, "metadata": metadata}
+    return made if spec is None else {**made, "spec": spec}

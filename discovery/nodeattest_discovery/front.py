@@ -14,7 +14,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -322,8 +321,7 @@ async def run_front(
     """Serve until canceled; raises ``SettingsError``."""
     view = ClusterCache(client, max_stale=settings.max_stale, clock=clock)
     metrics = Metrics()
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(client)
+    async with client:
         limits = settings.limits
         service = DiscoveryService(
             view, limits=limits, audience=settings.audience, metrics=metrics, now=now, clock=clock

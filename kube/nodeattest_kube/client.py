@@ -20,7 +20,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlencode
 
@@ -45,7 +44,6 @@ from nodeattest_kube.kubeconfig import (
     check_proxy_url,
     is_visible,
     parse_kubeconfig,
-    read_kubeconfig,
 )
 from nodeattest_kube.transport import ApiResponse, Transport
 from nodeattest_parsing.objects import text
@@ -108,11 +106,6 @@ class ApiClient:
         ``addresses``: what it may lead to; a service that reads others' kubeconfigs must give it.
         """
         return cls(parse_kubeconfig(document, addresses=addresses), request_timeout=request_timeout)
-
-    @classmethod
-    def from_kubeconfig_file(cls, path: Path) -> Self:
-        """Make a client from a kubeconfig file, whose references are relative to it; raises ``KubeconfigError``."""
-        return cls(read_kubeconfig(path))
 
     @classmethod
     def from_endpoint(cls, endpoint: ApiEndpoint) -> Self:

@@ -155,9 +155,16 @@ def leaf_problem(leaf: x509.Certificate) -> str | None:
     constraints = extension(leaf, x509.BasicConstraints)
     if constraints is not None and constraints.ca:
         return "a CA"
+    unknown = unknown_extensions(leaf)
+    return f"a certificate with the critical extension {unknown[0]}" if unknown else None
+
+
+def unknown_extensions(leaf: x509.Certificate) -> list[str]:
+    """Return the OIDs of critical extensions of a leaf that are not understood here; any policy is accepted."""
     understood = (*_UNDERSTOOD, x509.SubjectAlternativeName)
-    unknown = [each.oid for each in leaf.extensions if each.critical and not isinstance(each.value, understood)]
-    return f"a certificate with the critical extension {unknown[0].dotted_string}" if unknown else None
+    return [
+        each.oid.dotted_string for each in leaf.extensions if each.critical and not isinstance(each.value, understood)
+    ]
 
 
 def chain_problem(

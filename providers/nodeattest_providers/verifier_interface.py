@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.config_fields import COMPOSITE, name_pin
@@ -25,6 +26,8 @@ from nodeattest_providers.identifiers import (
 )
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import Binding, Evidence, FirstRequestRef, JsonValue, NodeCsr, SecretBytes
+
+_MAX_PINS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,11 @@ class ClusterFacts:
     uid: str
     pins: frozenset[ClusterPin]
     """Every CA of the cluster's current bundle; proofs bound to any of them count."""
+
+    @property
+    def first_pins(self) -> list[ClusterPin]:
+        """At most 8 CAs, for proofs that cost much to compare; a cluster has one, two while it rotates."""
+        return sorted(self.pins)[:_MAX_PINS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import pytest
 from catalogue import Expected, Row, Verdict, attacks
 from front_kit import Authority
 from polling import until
-from proxy_kit import LOOPBACK, Answer, Script, exchange, fixed, proxy, read_answer, request, upstream
+from proxy_kit import LOOPBACK, Answer, Script, exchange, fixed, proxy, read_answer, request, silent, upstream
 
 from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_serving.tls import ServingCertificate
@@ -51,10 +51,6 @@ def post(*lines: str, body: bytes = b"") -> Sent:
     return Sent(request("/", *lines, method="POST") + body)
 
 
-async def _silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    await reader.read()
-
-
 REFUSED: Mapping[str, Sent] = {
     "D10-01": Sent(request("/pub/../admin")),
     "D10-02": Sent(request("/a%2f..%2fadmin")),
@@ -83,8 +79,8 @@ REFUSED: Mapping[str, Sent] = {
     "D10-62": Sent(b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n"),
     "D10-63": Sent(request("/", method="TRACE")),
     "D10-64": spoilt(*WEBSOCKET, KEY, KEY),
-    "D10-72": Sent(request("/"), ProxyLimits(answer_seconds=0.1), _silent, 1),
-    "D10-73": Sent(post("Content-Length: 4", body=b"x").data, ProxyLimits(body_idle_seconds=0.1), _silent, 1),
+    "D10-72": Sent(request("/"), ProxyLimits(answer_seconds=0.1), silent, 1),
+    "D10-73": Sent(post("Content-Length: 4", body=b"x").data, ProxyLimits(body_idle_seconds=0.1), silent, 1),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from catalogue import Expected, Row, Verdict, attacks
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from polling import until
-from proxy_kit import AUDIENCE, ISSUER, LOOPBACK, Seen, exchange, request, sidecar, upstream, users_token
+from proxy_kit import AUDIENCE, ISSUER, LOOPBACK, Seen, exchange, request, sidecar, silent, upstream, users_token
 from test_d10_proxy import verdict
 from token_kit import NOW, claims, elliptic, header, token
 
@@ -114,9 +114,6 @@ async def came(seen: Seen, requests: int) -> None:
 
 @pytest.mark.parametrize(("row", "places"), attacks({"D10-131": 1}))
 async def test_a_user_who_has_every_place_gets_no_further_one_and_others_do(row: Row, places: int) -> None:
-    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
     async with upstream(silent) as seen, guarded(seen, requests=places) as port:
         _, first = await asyncio.open_connection(LOOPBACK, port)
         _, second = await asyncio.open_connection(LOOPBACK, port)

@@ -158,6 +158,7 @@ def handler_of(
 
 
 def now() -> datetime:
+    """The test CA's certificates are good from their making."""
     return datetime.now(UTC)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from bootstrap_config_kit import agent, answer_of, config, control_plane, handled, handler_of, patched, review
+from bootstrap_config_kit import agent, answer_of, config, control_plane, handled, handler_of, now, patched, review
 from fake_api import FakeApi
 from front_kit import LOOPBACK, Answer, Authority, ask
 from management_kit import CAPI, POLICIES, cluster_path, management_api
@@ -45,11 +44,6 @@ POLICY: JsonObject = {
 OTHER_KIND: JsonObject = {**config({"path": "/x", "content": "x" * (64 << 10)}), "kind": "Pod"}
 """Its answer needs no read of the API server."""
 REVIEW = json.dumps(review(config())).encode()
-
-
-def now() -> datetime:
-    """The test CA's certificates are good from their making."""
-    return datetime.now(UTC)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Unreachable
+from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
@@ -295,7 +296,7 @@ async def test_the_shipped_roles_suffice_on_an_api_server(plane: ControlPlane) -
         "subjects": [{**group, "kind": "User", "name": "system:bootstrap:metric"}],
     }
     kubeconfig = plane.client_kubeconfig("metrics-controller")
-    async with ApiClient.from_kubeconfig_file(kubeconfig) as client, served(client) as web:
+    async with ApiClient(read_kubeconfig(kubeconfig)) as client, served(client) as web:
         assert (await scrape(web, reader))[0] == 500
         apply(admin, ["metrics-auth"], "metrics-controller")
         admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body)

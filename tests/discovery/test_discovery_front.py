@@ -23,7 +23,7 @@ from nodeattest_discovery.jwt import hs256, mint, parse
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name, stored_token
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -205,7 +205,7 @@ async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_tim
     await asyncio.to_thread(admin.create, SECRETS, secret)
     opaque: JsonMap = {"metadata": {"name": "bootstrap-token-opaque"}, "data": {"a": "Yg=="}}
     await asyncio.to_thread(admin.create, SECRETS, opaque)
-    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+    async with ApiClient(read_kubeconfig(control_plane.admin_kubeconfig)) as client:
         view = ClusterCache(client, max_stale=300, clock=lambda: time.monotonic() + passed[0])
         assert view.unready_reason() == "the tokens of the cluster were not read yet"
         assert view.token(made.id) is None

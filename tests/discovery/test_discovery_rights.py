@@ -18,6 +18,7 @@ from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import generate
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -146,7 +147,7 @@ async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(
         return signature in map_at(admin.get(PATH), "data"), text_at(expired[1], "metadata", "name") in names
 
     with existing(admin, [*shipped("workload-discovery"), cluster_info(), good, expired]):
-        async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig(USER, GROUPS)) as client:
+        async with ApiClient(read_kubeconfig(control_plane.client_kubeconfig(USER, GROUPS))) as client:
             running = asyncio.create_task(TokenControllers(client, BOTH, observer=told).run())
             await until(lambda: state() == (True, False))
             running.cancel()

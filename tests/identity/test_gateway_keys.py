@@ -23,6 +23,7 @@ from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_identity.tokens.jwt import signing_key
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_parsing.objects import text
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
@@ -128,7 +129,7 @@ class Replicas:
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
         create_namespace(plane.client(), namespace)
-        self.client = ApiClient.from_kubeconfig_file(plane.admin_kubeconfig)
+        self.client = ApiClient(read_kubeconfig(plane.admin_kubeconfig))
         self.namespace, self.now, self.clock = namespace, 1_800_000_000.0, 0.0
         self.path = paths.core_path("secrets", SECRET_NAME, namespace=namespace)
 

@@ -18,6 +18,7 @@ from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, Trust
 from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
 from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -259,7 +260,7 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
     subsets = [{"addresses": [ready], "ports": [port]}]
     admin.create(f"{root}/endpoints", {"metadata": metadata, "subsets": subsets})  # type: ignore[dict-item]
     now = 0.0
-    async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
+    async with ApiClient(read_kubeconfig(real_control_plane.admin_kubeconfig)) as client:
         resolver = EndpointResolver(client, clock=lambda: now)
         wanted = target("dashboard:web", "gateway-backends")
         for _ in range(2):

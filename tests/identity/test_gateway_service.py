@@ -26,6 +26,7 @@ from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.proxy.refusals import ProxyLimits, RefusalError
 from nodeattest_identity.tokens.jwt import SigningKey, signing_key
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, value_at
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -313,7 +314,7 @@ async def refused(reviews: SubjectAccessAuthorizer, who: UserInfo, wanted: Servi
 async def test_a_right_is_one_of_verb_service_and_namespace(control_plane: ControlPlane) -> None:
     allow(control_plane, "gateway-review", "dashboard:80")
     dev = UserInfo(user="jane", uid="7", groups=DEVELOPER, extra=(("scopes", ("a",)),))
-    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+    async with ApiClient(read_kubeconfig(control_plane.admin_kubeconfig)) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
         wanted = target("dashboard:80", "gateway-review")
         for method in ("GET", "HEAD"):
@@ -348,7 +349,7 @@ async def test_a_review_is_of_the_whole_user() -> None:
 async def test_many_at_once_ask_once_and_a_yes_is_good_for_ten_seconds(control_plane: ControlPlane) -> None:
     allow(control_plane, "gateway-review-cache", "dashboard")
     dev, now = UserInfo(user="jane", groups=DEVELOPER), 0.0
-    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+    async with ApiClient(read_kubeconfig(control_plane.admin_kubeconfig)) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: now)
         wanted = target("dashboard", "gateway-review-cache")
         await asyncio.gather(*(reviews.authorize(dev, wanted, "GET") for _ in range(20)))
@@ -363,6 +364,6 @@ async def test_many_at_once_ask_once_and_a_yes_is_good_for_ten_seconds(control_p
 
 
 async def test_without_an_answer_nobody_may(control_plane: ControlPlane) -> None:
-    async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
+    async with ApiClient(read_kubeconfig(control_plane.client_kubeconfig("nobody-in-particular"))) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
         assert await refused(reviews, UserInfo(user="jane"), target("dashboard", "default"), "GET") == 503

@@ -20,6 +20,7 @@ from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, select
 from nodeattest_identity.addon.sidecar.service import Metrics
 from nodeattest_identity.proxy.refusals import ProxyLimits
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -197,7 +198,7 @@ async def test_the_audiences_are_the_services_that_select_the_pod_by_its_current
         spec: JsonMap = {"selector": {"app": name}, "ports": [{"port": 80}]}
         admin.create(f"{root}/services", {"metadata": {"name": name}, "spec": spec})
 
-    async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
+    async with ApiClient(read_kubeconfig(real_control_plane.admin_kubeconfig)) as client:
         services = ServiceAudiences(client, namespace="sidecar", labels=labels, clock=lambda: time.monotonic() + later)
         following = asyncio.create_task(services.run())
         try:

@@ -222,7 +222,7 @@ async def test_a_token_file_without_a_token_is_unauthorized(
         (tmp_path / "token").write_bytes(content)
     file = tmp_path / "kubeconfig"
     file.write_bytes(server.kubeconfig(user={"tokenFile": "token"}))
-    async with ApiClient.from_kubeconfig_file(file) as client:
+    async with ApiClient(read_kubeconfig(file)) as client:
         with pytest.raises(errors.Unauthorized, match="service account"):
             await client.get("/x")
     assert server.requests == []

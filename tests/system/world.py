@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -67,14 +66,6 @@ class Controller:
         """Return what is started."""
         command = [str(BIN / "node-attestation-controller"), "run", "--kubeconfig", str(self._kubeconfig)]
         return [*command, *LOOPBACK_FLAGS, *self._flags]
-
-    def metric(self, name: str, *labels: str) -> float:
-        """Return the sum of a metric's samples that have these labels, such as ``verb="get"``."""
-        port = (self.said("serving health and metrics") or {}).get("metrics_port")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        wanted = [line for line in lines if line.startswith(name) and all(label in line for label in labels)]
-        return sum(float(line.split()[-1]) for line in wanted)
 
     def kill(self) -> None:
         if self._process is not None:

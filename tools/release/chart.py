@@ -108,7 +108,7 @@ def _templates(manifests: Path) -> dict[str, str]:
     """Return the templates' text by kind."""
     default, base = build(manifests / "default"), build(manifests / "base")
     watched = [build(manifests / "overlays/namespaced", instead=each) for each in (default, base)]
-    single = {key(one): one for one in build(manifests / "overlays/single")}
+    single = build(manifests / "overlays/single")
     secure = build(manifests / "metrics-auth")
     variants = [{key(one): one for one in each if one["kind"] not in _BESIDES} for each in (default, base, *watched)]
     names = {name for held in variants for _, _, name in held} | {text_at(one, "metadata", "name") for one in secure}
@@ -122,7 +122,7 @@ def _templates(manifests: Path) -> dict[str, str]:
                 conditions[_text(held[name], pattern)].append(condition)
         made[name[0]] += [_under(needs, text) for text, needs in conditions.items()]
     [budget] = made["PodDisruptionBudget"]
-    [one] = [_text(held, pattern) for name, held in single.items() if name[0] == "PodDisruptionBudget"]
+    [one] = [_text(each, pattern) for each in single if each["kind"] == "PodDisruptionBudget"]
     several = "{{- if gt (int .Values.replicas) 1 }}"
     made["PodDisruptionBudget"] = [f"{several}\n{budget}{{{{- else }}}}\n{one}{{{{- end }}}}\n"]
     for document in secure:

@@ -55,9 +55,10 @@ def build(folder: Path, instead: Sequence[JsonMap] = ()) -> list[JsonMap]:
         made = _patched(made, folder / text_at(patch, "path"), patch, may_miss=bool(instead))
     for image in items_at(kustomization, "images"):
         made = [cast("JsonMap", _with_tag(one, text_at(image, "name"), text_at(image, "newTag"))) for one in made]
+    if not instead:
+        return made
     roles = {(key(one)[0], key(one)[2]) for one in made}
-    bound = [one for one in made if "roleRef" not in one or _role_of(one) in roles]
-    return bound if instead else made
+    return [one for one in made if "roleRef" not in one or _role_of(one) in roles]
 
 
 def _role_of(binding: JsonMap) -> tuple[str, str]:

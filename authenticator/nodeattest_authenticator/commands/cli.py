@@ -51,9 +51,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. Unlike in argparse, join's positional servers may stand anywhere."""
     top = parser()
     options, rest = top.parse_known_args(arguments)
-    flags = [word for word in rest if word.startswith("-")] if options.command == "join" else rest
-    if flags:
-        top.error(f"unrecognized arguments: {' '.join(flags)}")
+    unknown = [word for word in rest if word.startswith("-")] if options.command == "join" else rest
+    if unknown:
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
         options.endpoint = [*options.endpoint, *rest]
     return options

@@ -54,9 +54,8 @@ class PolicyReason(StrEnum):
     RENDERING_DISABLED = "RenderingDisabled"
 
 
-_AMISS: Final = frozenset(
-    {PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_CALLED}
-)
+_UNRENDERED: Final = frozenset({PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.WEBHOOK_NOT_CALLED})
+_AMISS: Final = _UNRENDERED | {PolicyReason.NAMESPACE_NOT_READ}
 """Reasons of a rendering for which a policy is not Ready; others are told beside what the policy admits."""
 _NOT_READY: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, *_AMISS})
 
@@ -250,8 +249,7 @@ SETTLE: Final = 1.0
 RECOUNT: Final = 60.0
 """Seconds between two evaluations while policies are in conflict: certificates are issued and expire unannounced."""
 _WORKERS: Final = 4
-_UNRENDERED: Final = frozenset({PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.WEBHOOK_NOT_CALLED})
-_SOON: Final = _UNRENDERED | {PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_READ}
+_SOON: Final = _AMISS | {PolicyReason.WEBHOOK_NOT_READ}
 """What is looked at again each ``RECOUNT``: somebody is about to correct it."""
 REMEDY: Final = "apply manifests/crd, manifests/rbac and manifests/webhook in the management cluster"
 _LABELLED: Final = (

@@ -226,7 +226,7 @@ def _elsewhere(info: ClusterInfo, asked: Endpoint) -> tuple[str, ...]:
     return (f"the cluster names {info.server} as its server, not {asked.url}, which was asked",)
 
 
-_NOT_FOR_US: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND})
+_NOT_FOR_US: Final = _NOT_FOR_ALL | {http.HTTPStatus.NOT_FOUND}
 
 
 def refresh(

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 _SETTLING: Final = timedelta(minutes=2)
 """After its start, DescribeInstances may not know an instance yet ("Eventual consistency")."""
-_MAX_PINS: Final = 8
-"""CAs of a cluster that are tried, each by a call; a cluster has one, two while it rotates."""
 _MAY_READ: Final = "check the provider ID, and that the controller may read instances of that account"
 
 
@@ -145,7 +143,7 @@ class AwsSigner(CheckedSigner):
         if self._sts is None:
             raise offline("AWS STS")
         rules, identity = wire_rules(checks), None
-        for pin in sorted(facts.cluster.pins)[:_MAX_PINS]:
+        for pin in facts.cluster.first_pins:
             asked = sts_request(claim.name.region, request.binding(pin))
             try:
                 identity = identity or await self._sts.caller(asked, claim.evidence.sts)

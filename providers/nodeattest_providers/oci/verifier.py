@@ -56,8 +56,6 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
 
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
-_MAX_PINS: Final = 8
-"""CAs of a cluster that are tried; a cluster has one, two while it rotates."""
 _OWN: Final = "let the instance that the provider ID names ask for itself"
 _ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.trustBundle (docs/providers/oci.md)"
 
@@ -101,7 +99,7 @@ class OciSigner(CheckedSigner):
         )
         self._check_issuer(checks, identity.certificate, evidence.intermediates, facts)
         # 3
-        messages = [protocol.message(request.binding(pin).digest) for pin in sorted(facts.cluster.pins)[:_MAX_PINS]]
+        messages = [protocol.message(request.binding(pin).digest) for pin in facts.cluster.first_pins]
         rules.require(
             any(_is_signed(identity, evidence.signature, each) for each in messages),
             "signed by the instance",

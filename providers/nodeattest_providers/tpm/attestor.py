@@ -45,7 +45,6 @@ DEFAULT_EVENT_LOG: Final = "/sys/kernel/security/tpm0/binary_bios_measurements"
 _QUOTE_ATTEMPTS: Final = 3
 """An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
 AUTO: Final = "auto"
-_MAX_CHAIN: Final = 4
 _SEQUENCE: Final = 0x30
 _LONG_FORM: Final = 0x80
 _HEADER: Final = 2
@@ -229,7 +228,7 @@ def read_chain(device: Device) -> tuple[bytes, ...]:
     """Read the intermediates (DER), which are concatenated over consecutive indices; an unreadable one ends them."""
     indices = sorted(index for index in device.nv_indices() if EK_CHAIN_INDEX <= index <= EK_CHAIN_LAST)
     data = b"".join(takewhile(bool, map(device.nv_read, indices)))
-    return tuple(islice(split_der(data), _MAX_CHAIN))
+    return tuple(islice(split_der(data), protocol.MAX_CHAIN))
 
 
 def split_der(data: bytes) -> Iterator[bytes]:

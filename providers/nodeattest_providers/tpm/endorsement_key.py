@@ -14,7 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_providers.certificate_chain import X509_ERRORS, chain_problem, check_readable, extension
+from nodeattest_providers.certificate_chain import (
+    X509_ERRORS,
+    chain_problem,
+    check_readable,
+    extension,
+    unknown_extensions,
+)
 from nodeattest_providers.checks import Checks, Rules, one_of
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
@@ -31,14 +37,6 @@ _REMEDY: Final = (
 )
 _TPM_ATTRIBUTES: Final = frozenset(x509.ObjectIdentifier(f"2.23.133.2.{number}") for number in (1, 2, 3))
 """tcg-at-tpmManufacturer, tcg-at-tpmModel and tcg-at-tpmVersion."""
-_UNDERSTOOD: Final = (
-    x509.BasicConstraints,
-    x509.KeyUsage,
-    x509.ExtendedKeyUsage,
-    x509.SubjectAlternativeName,
-    x509.CertificatePolicies,
-)
-"""Extensions that may be critical: three are checked, directory names identify a TPM model, any policy is accepted."""
 
 
 def check_certificate(
@@ -82,9 +80,7 @@ def check_certificate(
         expected, fits = "keyAgreement", usage is not None and usage.key_agreement
     rules.require(fits, "key usage", expected, "another or none")
     # 5
-    unknown = [
-        each.oid.dotted_string for each in leaf.extensions if each.critical and not isinstance(each.value, _UNDERSTOOD)
-    ]
+    unknown = unknown_extensions(leaf)
     rules.require(not unknown, "critical extensions", "none unknown", ", ".join(unknown))
     # 6
     broken = chain_problem(leaf, chain, anchors, now, EK_USAGE)

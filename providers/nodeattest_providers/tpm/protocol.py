@@ -48,7 +48,7 @@ _MAX_PUBLIC: Final = 1024
 """Bytes of a TPMT_PUBLIC; an RSA-2048 endorsement key has 314."""
 _MAX_CERTIFICATE: Final = 4096
 """Bytes of one certificate; endorsement certificates have 700 to 1700."""
-_MAX_CHAIN: Final = 4
+MAX_CHAIN: Final = 4
 """Intermediates; manufacturers use one or two."""
 _MAX_ATTEST: Final = 1024
 """Bytes of a TPMS_ATTEST; a quote of one bank has 145."""
@@ -120,7 +120,7 @@ def parse_evidence(data: JsonObject, *, form: str = "tpm", certificates: bool = 
 
 def _first(fields: Fields, form: str) -> FirstEvidence:
     certificate = fields.octets("ekCert", 1, _MAX_CERTIFICATE) if "ekCert" in fields else None
-    chain = fields.octets_list("ekChain", _MAX_CHAIN, 1, _MAX_CERTIFICATE) if "ekChain" in fields else ()
+    chain = fields.octets_list("ekChain", MAX_CHAIN, 1, _MAX_CERTIFICATE) if "ekChain" in fields else ()
     if "ekChain" in fields and (not chain or certificate is None):  # absent is the one spelling of no chain
         raise Denied(
             Reason.EVIDENCE_MALFORMED,

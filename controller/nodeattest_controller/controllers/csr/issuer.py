@@ -8,7 +8,7 @@ Lease is read: what is recorded and not confirmed is not published (docs/decisio
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -68,8 +68,6 @@ class Approval:
     authority: CertificateAuthority
     first: JsonObject | None
     """The first request's object, to be closed afterwards."""
-    sources: Mapping[str, str]
-    """As ``Attestation.sources``."""
     facts: CSRFacts
     """For the checks directly before signing."""
 
@@ -116,7 +114,6 @@ class Issuer:
             policy=await facts.policy(),
             authority=self._management.authority(source.key),
             first=await facts.first_object(),
-            sources=await facts.sources(),
             facts=facts,
         )
 
@@ -169,7 +166,7 @@ class Issuer:
                 purpose=request.purpose,
                 names=approval.facts.names,
             )
-            policy, sources = approval.policy.name, approval.sources
+            policy, sources = approval.policy.name, await approval.facts.sources()
             attested = approval.attested
             updated = record_certificate(attestation, request, attested, issued, now, policy=policy, sources=sources)
             await self._write_attestation(updated, approval)

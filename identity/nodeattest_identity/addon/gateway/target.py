@@ -66,9 +66,10 @@ _SEGMENTS: Final = 5
 """``namespaces``, its name, ``services``, its name, ``proxy``."""
 
 
-def unavailable(message: str, *, retry_after: int = 5) -> RefusalError:
+def unavailable(message: str, *, retry_after: int | None = None) -> RefusalError:
     """Make the error of a request that may succeed after some seconds."""
-    return RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, message, headers={"Retry-After": str(retry_after)})
+    headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+    return RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, message, headers=headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
